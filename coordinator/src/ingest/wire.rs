@@ -150,6 +150,8 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
     let offered = memtape_proto::remedies::offers(up.offered());
     let of = up.owner.ok_or(BadMessage::NoOwner)?;
+    let allocator = up.allocator_settings.as_deref().map(host::settings);
+    let (hints, unknown_hints) = host::settings(&up.applied_hints);
     Ok(RankUp {
         tape_id: id(&up.tape_id)?,
         job: named(&up.job, "a job's name", NAME_BYTES_MAX)?,
@@ -167,8 +169,9 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         owner: owner::owner(&of)?,
         workload: owner::workload(&of)?,
         offered,
-        allocator: up.allocator_settings.as_deref().map(host::settings),
-        hints: host::settings(&up.applied_hints),
+        settings_left_out: unknown_hints + allocator.as_ref().map_or(0, |(_, unknown)| *unknown),
+        allocator: allocator.map(|(known, _)| known),
+        hints,
         planned_end: PlannedEnd {
             ends_at_wall_ns: Some(up.ends_at_wall_ns),
             total_steps: Some(up.total_steps),

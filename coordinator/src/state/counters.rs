@@ -2,6 +2,7 @@
 //!
 //! All tasks share them. They only grow, and `/metrics` shows them.
 
+use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use memtape_core::action::TargetKind;
@@ -52,6 +53,8 @@ pub(crate) enum Loss {
     BadRank,
     /// Censuses of a rank beyond the memory that it, its node or all ranks may take.
     CensusesLeftOut,
+    /// Settings of the allocator that PyTorch has not, of a rank that was announced.
+    SettingsLeftOut,
     /// An agent did not take its messages; its stream was closed.
     SlowAgent,
     /// An agent was refused: too many, or its name is taken.
@@ -103,12 +106,19 @@ pub(crate) enum Loss {
 }
 
 /// All counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     counts: [AtomicU64; Count::COUNT],
     losses: [AtomicU64; Loss::COUNT],
     /// Verdicts about actions, by how they were carried out.
     verdicts: [[AtomicU64; VerdictKind::VARIANTS.len()]; TargetKind::VARIANTS.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let zero = |_| AtomicU64::new(0);
+        Self { counts: from_fn(zero), losses: from_fn(zero), verdicts: Default::default() }
+    }
 }
 
 impl Counters {

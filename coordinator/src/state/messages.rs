@@ -93,6 +93,8 @@ pub(crate) struct RankUp {
     pub(crate) allocator: Option<String>,
     /// Allocator settings that hints set at the start.
     pub(crate) hints: String,
+    /// Settings that are left out of both.
+    pub(crate) settings_left_out: u64,
     /// Planned end of the job.
     pub(crate) planned_end: PlannedEnd,
 }

@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::action::Memory;
-pub use crate::allocator_settings::{Config, Merged, Setting, merge};
+pub use crate::allocator_settings::{Config, Merged, Setting, known, merge};
 use crate::allocator_settings::{ROUNDING, SIZES_MIN};
 use crate::diagnosis::{bytes, plural};
 pub use capture::Captured;
@@ -44,6 +44,9 @@ const ROOM_PERCENT: u64 = 25;
 const SPLIT_SIZES_MIB: [u64; 6] = [32, 64, 128, 256, 512, 1024];
 
 /// What is missing, what hints it would give, and what to do.
+/// Why nothing that the ranks report is used.
+pub const NO_PROOF: &str = "not all ranks of the job are known, or another attempt stands for it: \
+                            what its ranks report is not used";
 const NO_STEPS: &str = "no training step has ended: nothing is known of the micro-batch";
 const NO_CAPTURE: &str = "there is no capture of this rank (memtape capture JOB): nothing is known \
                           of inactive split memory";

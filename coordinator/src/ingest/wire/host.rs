@@ -1,5 +1,6 @@
 //! Host facts of a rank in a report, within their bounds.
 
+use memtape_core::hints::known;
 use memtape_core::identity::cut;
 use memtape_core::limits::{ALLOCATOR_SETTINGS_BYTES_MAX, ROLE_BYTES_MAX};
 use memtape_core::snapshot::origin::Origin;
@@ -18,10 +19,9 @@ pub(super) fn role(text: &str) -> String {
     if role.chars().any(char::is_control) { String::new() } else { role.to_string() }
 }
 
-/// Settings of the allocator, as far as they can be shown.
-pub(super) fn settings(text: &str) -> String {
-    let settings = cut(text.trim(), ALLOCATOR_SETTINGS_BYTES_MAX);
-    if settings.chars().any(char::is_control) { String::new() } else { settings.to_string() }
+/// Settings of the allocator that are known, and how many are left out.
+pub(super) fn settings(text: &str) -> (String, u64) {
+    known(cut(text, ALLOCATOR_SETTINGS_BYTES_MAX))
 }
 
 /// Host memory of a rank. Numbers beyond any real one would make every sum useless. They come from

@@ -119,6 +119,7 @@ impl Jobs {
     /// Takes the announcement of a tape.
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
+        context.push(Effect::Lose(Loss::SettingsLeftOut, up.settings_left_out));
         let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
         if self.changes.check(context.now.mono_ns, node, &owner).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
