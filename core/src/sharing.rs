@@ -219,6 +219,8 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -86,7 +86,8 @@ fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
     let suggested = suggest(&facts);
     answer.reserved_bytes = facts.reserved_bytes;
     answer.settings = Setting::join(&to_apply(&applied, &facts.tried, &suggested.hints));
-    (answer.hints, answer.missing) = (suggested.hints, suggested.missing);
+    answer.hints = suggested.hints;
+    answer.missing.extend(suggested.missing);
     Ok(answer)
 }
 

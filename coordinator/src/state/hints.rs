@@ -1,14 +1,16 @@
 //! What is known of a job that hints rest on: its fullest device, its newest capture, and the
-//! attempts that were started with hints.
+//! attempts that were started with hints. Hints become settings of the next start: what is not
+//! proved to be the job's own is no part of it.
 //!
 //! This file gathers; what is suggested is core's ([`memtape_core::hints`]). Steps and snapshots
 //! lie in the store, and are read by the handler that answers (`http/hint_routes.rs`).
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use memtape_core::action::PROOF_STEPS;
 use memtape_core::hints::proof::Outcome;
-use memtape_core::hints::{Config, Facts, Setting};
+use memtape_core::hints::{Config, Facts, NO_PROOF, Setting};
 use memtape_core::limits::HINT_TRIALS_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Hints;
@@ -65,16 +67,23 @@ pub(crate) struct Against {
     pub(crate) outcome: Outcome,
 }
 
-/// What is known of the attempts at a job, in order of their start; none where there are none.
+/// What is known of the attempts at a job that are its own; none where there is no attempt.
 pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
-    let attempts = view.attempts_at(job);
-    let has_evidence = |attempt: &&&Attempt| {
-        attempt.ranks.values().any(|rank| rank.step > 0 || rank.failures().0 > 0)
+    let current = view.attempt(job, None)?;
+    let attempts = own(view, current);
+    let has_evidence =
+        |of: &&&Attempt| of.proved().any(|rank| rank.step > 0 || rank.failures().0 > 0);
+    let attempt = *attempts.iter().rev().find(has_evidence).unwrap_or(&current);
+    let mut gathered = match attempts.as_slice() {
+        [] => Gathered::default(),
+        _ => of_fullest(attempt),
     };
-    let attempt = attempts.iter().rev().find(has_evidence).or(attempts.last())?;
-    let mut gathered = of_fullest(attempt);
     gathered.answer.job = job.to_string();
     (gathered.answer.attempt, gathered.answer.attempt_ordinal) = number(attempt);
+    if attempts.is_empty() {
+        gathered.answer.missing.push(NO_PROOF.to_string());
+        return Some(gathered);
+    }
     gathered.applied = applied(attempt);
     if let Some(SeriesKey { rank, .. }) = gathered.series {
         let serial = attempt.record.serial;
@@ -86,6 +95,18 @@ pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
     }
     gathered.trials = trials(&attempts);
     Some(gathered)
+}
+
+/// The attempts on nodes of the proved ranks of the one that stands for its job, in order of their
+/// start; none where it is not proved.
+fn own<'a>(view: &Visible<'a>, current: &'a Attempt) -> Vec<&'a Attempt> {
+    if !view.is_proved(current) {
+        return Vec::new();
+    }
+    let nodes: BTreeSet<&str> = current.proved().map(|rank| rank.record.node.as_str()).collect();
+    let mut attempts = view.attempts_at(&current.record.job);
+    attempts.retain(|of| of.proved().any(|rank| nodes.contains(rank.record.node.as_str())));
+    attempts
 }
 
 /// The device of an attempt whose allocator holds most.
@@ -118,8 +139,8 @@ fn of_fullest(attempt: &Attempt) -> Gathered {
 }
 
 fn fullest(attempt: &Attempt) -> Option<(&Rank, &Totals)> {
-    let ranks = attempt.ranks.values();
-    let devices = ranks.flat_map(|rank| rank.totals.iter().map(move |totals| (rank, totals)));
+    let devices =
+        attempt.proved().flat_map(|rank| rank.totals.iter().map(move |totals| (rank, totals)));
     devices.max_by_key(|(rank, totals)| {
         (reserved(rank, totals), Reverse((rank.record.rank, totals.device)))
     })
@@ -141,7 +162,7 @@ fn key(attempt: &Attempt, rank: &Rank, device: u8) -> SeriesKey {
 
 /// The settings that hints set at the start of an attempt, on any of its ranks.
 fn applied(attempt: &Attempt) -> Vec<Setting> {
-    let mut settings: Vec<Setting> = attempt.ranks.values().flat_map(applied_on).collect();
+    let mut settings: Vec<Setting> = attempt.proved().flat_map(applied_on).collect();
     settings.sort_unstable();
     settings.dedup();
     settings
@@ -171,7 +192,7 @@ fn trials(attempts: &[&Attempt]) -> Vec<Trial> {
 fn against(before: &Attempt, after: &Attempt) -> Option<Against> {
     let (rank, totals) = fullest(before)?;
     let config = Config::parse(rank.record.allocator.as_deref()?);
-    let next = after.ranks.get(&rank.record.rank)?;
+    let next = after.proved().find(|of| of.record.rank == rank.record.rank)?;
     let settings = applied_on(next);
     let is_new = |of: &Setting| config.get(of.key()) != Some(of.value().as_str());
     let judged: Vec<Setting> = settings.iter().copied().filter(is_new).collect();
@@ -191,5 +212,6 @@ fn against(before: &Attempt, after: &Attempt) -> Option<Against> {
 
 /// How an attempt has gone; its steps are in the store.
 fn outcome(attempt: &Attempt) -> Outcome {
-    Outcome { steps: 0, has_failed_request: attempt.has_failed_request(), ended: ended(attempt) }
+    let has_failed_request = attempt.proved().any(|rank| rank.failures().0 > 0);
+    Outcome { steps: 0, has_failed_request, ended: ended(attempt) }
 }

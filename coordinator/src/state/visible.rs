@@ -79,6 +79,12 @@ impl<'a> Visible<'a> {
         self.view.jobs.chosen(job, |attempt| is_it(attempt) && self.has(attempt))
     }
 
+    /// Has a job proved ranks of the attempt that stands for it?
+    pub(crate) fn is_proved(&self, attempt: &Attempt) -> bool {
+        let mut ranks = attempt.proved().map(|rank| rank.record.rank);
+        ranks.next().is_some_and(|rank| self.view.jobs.is_proved(attempt, rank))
+    }
+
     /// The attempt with this serial number.
     pub(crate) fn attempt_of(&self, serial: u32) -> Option<&'a Attempt> {
         self.view.jobs.get(serial).filter(|attempt| self.has(attempt))

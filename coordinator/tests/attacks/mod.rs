@@ -132,6 +132,30 @@ async fn a_forged_attempt_is_not_shown_for_the_job() {
     attacked.running.stop().await;
 }
 
+/// An attempt of another node claims settings of the allocator, for the next start and for a shell.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_attempt_gives_no_hints() {
+    let attacked = Attacked::begin().await;
+    let mut evil = Agent::attach(&attacked.running, "evil").await;
+    let forged = Job { attempt: 7, ranks: 1, run: 9, ..HONEST };
+    let claimed = "x:1;$(id),max_split_size_mb:64".to_string();
+    let up = v1::RankUp {
+        allocator_settings: Some(claimed.clone()),
+        applied_hints: claimed,
+        ..forged.rank_up(0)
+    };
+    evil.say(FromAgent::RankUp(up)).await;
+    evil.train(&forged, 1..=8).await;
+    let (status, found) = attacked.running.get("/api/v1/jobs/prod/hints").await;
+    assert_eq!((status, &found["attempt"]), (200, &json!(0)), "{found:#}");
+    assert_eq!((&found["applied"], &found["settings"]), (&Value::Null, &json!("")), "{found:#}");
+    assert_eq!(found["allocator_settings"], Value::Null, "{found:#}");
+    let text = reqwest::get(attacked.running.url("/metrics")).await.unwrap().text().await.unwrap();
+    let line = "memtape_losses_total{reason=\"settings_left_out\"} 2";
+    assert!(text.contains(line), "no {line} in {text}");
+    attacked.running.stop().await;
+}
+
 /// Finding N1: dead ranks of an unknown namespace come before the job, and a rank of another
 /// namespace after it.
 #[tokio::test(flavor = "multi_thread")]
