@@ -1,6 +1,8 @@
 //! What a stolen agent can do to a job that runs nothing on its node: it knows the job's name and
 //! owner, announces ranks and attempts of it, and reports and answers what it likes.
 
+use std::time::Duration;
+
 use memtape_coordinator::Config;
 use memtape_core::action::remedy::Signal;
 use memtape_core::policy::Mode;
@@ -8,6 +10,7 @@ use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 use crate::fake::{Agent, Job, Running, config, start};
 
@@ -154,6 +157,34 @@ async fn a_forged_attempt_gives_no_hints() {
     let line = "memtape_losses_total{reason=\"settings_left_out\"} 2";
     assert!(text.contains(line), "no {line} in {text}");
     attacked.running.stop().await;
+}
+
+/// A rank that joined a job, not all of whose ranks are known, is out of memory again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unproved_rank_has_itself_captured_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start(config(&folder.path().join("data"))).await;
+    let mut honest = Agent::attach(&running, "node-a").await;
+    let mut evil = Agent::attach(&running, "evil").await;
+    honest.announce_ranks(&HONEST, 0..6).await;
+    evil.announce_ranks(&HONEST, 7..8).await;
+    let mut captures = Value::Null;
+    for step in 1..100 {
+        honest.train_ranks(&HONEST, 0..6, step..=step).await;
+        let mut report = Agent::rank_report(&HONEST, 7, step);
+        report.totals.iter_mut().for_each(|totals| totals.ooms = step / 8);
+        evil.report(vec![report]).await;
+        evil.settle().await;
+        captures = running.get("/api/v1/captures").await.1["captures"].clone();
+        if !captures.as_array().unwrap().is_empty() {
+            break;
+        }
+        sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!((&captures[0]["trigger"], &captures[0]["ranks"]), (&json!("out_of_memory"), &json!(1)));
+    assert!(honest.requests.is_empty(), "{:?}", honest.requests);
+    assert_eq!(evil.asked().await.tape_ids, [HONEST.tape(7)]);
+    running.stop().await;
 }
 
 /// Finding N1: dead ranks of an unknown namespace come before the job, and a rank of another

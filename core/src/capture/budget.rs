@@ -7,6 +7,13 @@ use crate::capture::manifest::Manifest;
 use crate::capture::reason::{Reason, Urgency};
 use crate::capture::request::{Limits, Refusal};
 
+/// Time of the last request, and the bytes, of captures of one extent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    pub(super) last_ns: Option<u64>,
+    pub(super) budget: Budget,
+}
+
 /// Bytes that still count at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {

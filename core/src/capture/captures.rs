@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::capture::budget::Budget;
+use crate::capture::budget::Pace;
 use crate::capture::choose::{self, Coverage};
 use crate::capture::flight::Flight;
 use crate::capture::manifest::{Action, CaptureId, Manifest, Part};
@@ -36,9 +36,9 @@ pub struct Captures {
     ranks: BTreeMap<u32, Vec<String>>,
     lost_nodes: BTreeSet<String>,
     flight: Option<Flight>,
-    /// Time of the last request for a capture.
-    last_ns: Option<u64>,
-    budget: Budget,
+    pace: Pace,
+    /// That of captures of one rank alone.
+    pace_alone: Pace,
     actions: VecDeque<Action>,
     dropped: u64,
 }
@@ -64,8 +64,8 @@ impl Captures {
             ranks: BTreeMap::new(),
             lost_nodes: BTreeSet::new(),
             flight: None,
-            last_ns: None,
-            budget: Budget::default(),
+            pace: Pace::default(),
+            pace_alone: Pace::default(),
             actions: VecDeque::new(),
             dropped: 0,
         }
@@ -83,8 +83,35 @@ impl Captures {
         reason: Reason,
         step: Option<u64>,
     ) -> Result<CaptureId, Refusal> {
+        self.begin(now_ns, id, reason, step, None)
+    }
+
+    /// As [`request`](Self::request), of this rank alone, which proves nothing: the capture takes
+    /// no time and no bytes of the others, and gives way to them.
+    pub fn request_alone(
+        &mut self,
+        now_ns: u64,
+        id: CaptureId,
+        reason: Reason,
+        rank: u32,
+    ) -> Result<CaptureId, Refusal> {
+        self.begin(now_ns, id, reason, None, Some(rank))
+    }
+
+    fn begin(
+        &mut self,
+        now_ns: u64,
+        id: CaptureId,
+        reason: Reason,
+        step: Option<u64>,
+        alone: Option<u32>,
+    ) -> Result<CaptureId, Refusal> {
         self.handle_timeout(now_ns);
-        if let Some(flight) = &self.flight {
+        let gives_way = |flight: &&Flight| flight.is_alone && alone.is_none();
+        if let Some(flight) = self.flight.as_ref().filter(|flight| !gives_way(flight)) {
+            if flight.is_alone {
+                return Err(Refusal::TooSoon { wait_ns: END_WAIT_NS });
+            }
             // The step of the capture in flight is older than this event.
             if reason.is_end() && reason.gravity() > flight.reason().gravity() {
                 return Err(Refusal::TooSoon { wait_ns: END_WAIT_NS });
@@ -95,19 +122,21 @@ impl Captures {
                 Err(Refusal::Busy { id: flight.id().clone(), step: flight.step() })
             };
         }
-        let parts = self.comparable(&reason);
+        let pace = if alone.is_some() { self.pace_alone } else { self.pace };
+        let mut parts = self.comparable(&reason);
+        parts.retain(|(rank, ..)| alone.is_none_or(|alone| *rank == alone));
         if parts.is_empty() {
             return Err(Refusal::NoRanks);
         }
         let coverage: Vec<Coverage> = parts.iter().map(|(_, _, tape)| tape.coverage()).collect();
-        let waited_ns = self.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
+        let waited_ns = pace.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
         if let Some(waited_ns) = waited_ns
             && waited_ns < self.limits.interval_ns_min
             && reason.urgency() == Urgency::Usual
         {
             return Err(Refusal::TooSoon { wait_ns: self.limits.interval_ns_min - waited_ns });
         }
-        self.budget.check(now_ns, &reason, &self.limits)?;
+        pace.budget.check(now_ns, &reason, &self.limits)?;
         let step = match step {
             Some(step) => choose::check(step, &coverage)?,
             // Turns of two ranks are not the same work: each shows its present state.
@@ -118,12 +147,14 @@ impl Captures {
         let deadline_ns = now_ns.saturating_add(self.limits.deadline_ns);
         let is_routine = reason == Reason::Baseline;
         let mut flight = Flight::new(id.clone(), reason, step, before_step, now_ns, deadline_ns);
+        flight.is_alone = alone.is_some();
         for (rank, tape_id, tape) in parts {
             flight.add(rank, tape_id, &tape.node);
         }
+        self.close(now_ns);
         // A routine capture keeps no other one waiting: growth is explained while it is fresh.
         if !is_routine {
-            self.last_ns = Some(now_ns);
+            self.pace_of(alone.is_some()).last_ns = Some(now_ns);
         }
         self.flight = Some(flight);
         self.ask_all(now_ns);
@@ -146,7 +177,7 @@ impl Captures {
         let first_ns = manifest.requested_ns.saturating_add(limit_ns);
         let moved_ns = now_ns.saturating_add(limit_ns / 2).min(first_ns.saturating_add(limit_ns));
         self.flight = Some(Flight::resume(manifest, first_ns.max(moved_ns)));
-        self.last_ns = Some(now_ns);
+        self.pace.last_ns = Some(now_ns);
         self.ask_all(now_ns);
         self.close_if_done(now_ns);
         self.handle_timeout(now_ns);
@@ -155,7 +186,7 @@ impl Captures {
 
     /// Continues from an earlier attempt: its stored bytes and capture times still count.
     pub fn continue_from(&mut self, earlier: &Self) {
-        (self.last_ns, self.budget) = (earlier.last_ns, earlier.budget);
+        (self.pace, self.pace_alone) = (earlier.pace, earlier.pace_alone);
     }
 
     /// A tape of a rank was found on a node. A newer tape of the same rank takes its place.
@@ -309,9 +340,14 @@ impl Captures {
     pub fn close(&mut self, now_ns: u64) {
         if let Some(flight) = self.flight.take() {
             let manifest = flight.manifest(&self.job, self.attempt, Some(now_ns));
-            self.budget.spend(now_ns, &manifest, &self.limits);
+            let limits = self.limits.clone();
+            self.pace_of(flight.is_alone).budget.spend(now_ns, &manifest, &limits);
             self.actions.push_back(Action::Close(manifest));
         }
+    }
+
+    fn pace_of(&mut self, is_alone: bool) -> &mut Pace {
+        if is_alone { &mut self.pace_alone } else { &mut self.pace }
     }
 
     /// Number of messages dropped because they were stale, unknown or repeated.

@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
@@ -154,6 +155,24 @@ fn a_death_gets_its_own_capture() {
     assert_eq!(captures.request(3, id("b"), oom, None), Ok(id("b")));
     // A death after it is shown by it.
     assert_eq!(captures.request(4, id("c"), Reason::Death { rank: 0 }, None), Ok(id("b")));
+}
+
+#[test]
+fn a_rank_alone_takes_nothing_of_the_others() {
+    let mut captures = job(4, 700);
+    let (evil, oom) = (Reason::Death { rank: 3 }, Reason::Death { rank: 0 });
+    assert_eq!(captures.request_alone(0, id("a"), evil.clone(), 3), Ok(id("a")));
+    let Some(Action::Ask { node, tapes, .. }) = captures.poll() else { panic!() };
+    assert_eq!((node.as_str(), tapes, captures.poll()), ("node-1", vec![tape(3)], None));
+    let other = captures.request_alone(1, id("b"), oom.clone(), 0);
+    assert!(matches!(other, Err(Refusal::TooSoon { .. })), "{other:?}");
+    // It gives way, has taken none of the time, and is no answer to the others.
+    let growth = Reason::Growth { rank: 0 };
+    assert_eq!(captures.request(2, id("c"), growth, None), Ok(id("c")));
+    assert_eq!(captures.in_flight().map(|all| all.parts.len()), Some(4));
+    let Some(Action::Close(manifest)) = captures.poll() else { panic!() };
+    assert_eq!((manifest.id, manifest.parts.len()), (id("a"), 1));
+    assert_eq!(captures.request_alone(3, id("d"), Reason::Growth { rank: 3 }, 3), Ok(id("c")));
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(super) struct Flight {
     before_step: u64,
     requested_ns: u64,
     deadline_ns: u64,
+    /// Of one rank alone, which proves nothing.
+    pub(super) is_alone: bool,
     /// Time at which silent agents are asked again.
     retry_ns: u64,
     /// Keyed by tape.
@@ -77,8 +79,18 @@ impl Flight {
         requested_ns: u64,
         deadline_ns: u64,
     ) -> Self {
-        let (parts, retry_ns) = (BTreeMap::new(), u64::MAX);
-        Self { id, reason, step, before_step, requested_ns, deadline_ns, retry_ns, parts, open: 0 }
+        Self {
+            id,
+            reason,
+            step,
+            before_step,
+            requested_ns,
+            deadline_ns,
+            is_alone: false,
+            retry_ns: u64::MAX,
+            parts: BTreeMap::new(),
+            open: 0,
+        }
     }
 
     /// Resumes an interrupted capture; stored snapshots count.

@@ -93,6 +93,11 @@ impl Reason {
         }
     }
 
+    /// Rank whose own reports alone are the reason: a job stands still by the reports of all ranks.
+    pub fn claimed_by(&self) -> Option<u32> {
+        self.rank().filter(|_| !matches!(self, Self::Standstill { .. }))
+    }
+
     /// Is the reason a failed request or the death of the rank?
     pub(crate) fn is_end(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::Death { .. })

@@ -90,63 +90,52 @@ impl Triggers {
         }
     }
 
-    /// A request for memory failed for good on a rank.
-    pub fn out_of_memory(&mut self, now_ns: u64, rank: u32) {
-        self.notice(now_ns, Reason::OutOfMemory { rank });
-    }
-
-    /// Notes that a rank's process was killed.
-    pub fn died(&mut self, now_ns: u64, rank: u32) {
-        self.notice(now_ns, Reason::Death { rank });
-    }
-
-    /// Takes the number of failed `cudaMalloc` calls of a rank since its process started. Each time
-    /// the allocator frees its cache and tries again, which stops the device.
-    pub fn retries(&mut self, now_ns: u64, rank: u32, failures: u64) {
+    /// Takes the number of failed `cudaMalloc` calls of a rank since its process started; a reason
+    /// to [notice](Self::notice). Each time the allocator frees its cache and tries again, which
+    /// stops the device.
+    pub fn retries(&mut self, now_ns: u64, rank: u32, failures: u64) -> Option<Reason> {
         let limits = self.limits.clone();
-        let Some(known) = self.rank(rank) else { return };
+        let known = self.rank(rank)?;
         let is_over = now_ns.saturating_sub(known.window_ns) > limits.retries_window_ns;
         // Fewer than before: another process in its place.
         if !known.has_window || is_over || failures < known.failures {
             (known.failures, known.window_ns, known.has_window) = (failures, now_ns, true);
-            return;
+            return None;
         }
-        if limits.retries_min > 0 && failures - known.failures >= limits.retries_min {
+        let is_storm = limits.retries_min > 0 && failures - known.failures >= limits.retries_min;
+        if is_storm {
             (known.failures, known.window_ns) = (failures, now_ns);
-            self.notice(now_ns, Reason::Retries { rank });
         }
+        is_storm.then_some(Reason::Retries { rank })
     }
 
-    /// Takes the bytes that a rank holds of a device of this size (0: unknown).
-    pub fn reserved(&mut self, now_ns: u64, rank: u32, reserved: u64, device_bytes: u64) {
+    /// Takes the bytes that a rank holds of a device of this size (0: unknown); a reason to notice.
+    pub fn reserved(&mut self, rank: u32, reserved: u64, device_bytes: u64) -> Option<Reason> {
         let limits = self.limits.clone();
         if device_bytes == 0 || limits.reserved_ppm == 0 {
-            return;
+            return None;
         }
         let ppm = u128::from(reserved) * 1_000_000 / u128::from(device_bytes);
         let ppm = u64::try_from(ppm).unwrap_or(u64::MAX);
-        let Some(known) = self.rank(rank) else { return };
+        let known = self.rank(rank)?;
         let was_full = known.is_full;
         if ppm >= limits.reserved_ppm {
             known.is_full = true;
         } else if ppm < limits.reserved_ppm.saturating_sub(limits.reserved_rearm_ppm) {
             known.is_full = false;
         }
-        if !was_full && ppm >= limits.reserved_ppm {
-            self.notice(now_ns, Reason::Reserved { rank });
-        }
+        (!was_full && ppm >= limits.reserved_ppm).then_some(Reason::Reserved { rank })
     }
 
-    /// Notes that the job has finished `step`.
-    pub fn stepped(&mut self, now_ns: u64, step: u64) {
+    /// Notes that the job has finished `step`; a reason to notice.
+    pub fn stepped(&mut self, now_ns: u64, step: u64) -> Option<Reason> {
         if self.limits.baseline_interval_ns == 0 || step < self.limits.baseline_steps_min {
-            return;
+            return None;
         }
         let since_ns = *self.baseline_ns.get_or_insert(now_ns);
         let is_due = now_ns.saturating_sub(since_ns) >= self.limits.baseline_interval_ns;
-        if (is_due || !self.has_baseline) && self.pending.is_none() {
-            self.notice(now_ns, Reason::Baseline);
-        }
+        let is_wanted = (is_due || !self.has_baseline) && self.pending.is_none();
+        is_wanted.then_some(Reason::Baseline)
     }
 
     /// Notes that a capture was closed for any reason: while it is fresh, no baseline is needed.
@@ -199,7 +188,7 @@ impl Triggers {
     }
 
     /// Takes an event, joins it with the pending one, or drops it.
-    fn notice(&mut self, now_ns: u64, reason: Reason) {
+    pub fn notice(&mut self, now_ns: u64, reason: Reason) {
         let is_fresh = self.taken.is_some_and(|(taken_ns, known)| {
             let since_ns = now_ns.saturating_sub(taken_ns);
             since_ns < self.limits.interval_ns_min && reason.gravity() <= known
@@ -253,13 +242,14 @@ mod tests {
         for tenth in 0..=last {
             let now_ns = tenth * SECOND / 10;
             for (_, at) in script.iter().filter(|(at, _)| at * 10 == tenth) {
-                match *at {
-                    At::Oom(rank) => triggers.out_of_memory(now_ns, rank),
-                    At::Died(rank) => triggers.died(now_ns, rank),
+                let reason = match *at {
+                    At::Oom(rank) => Some(Reason::OutOfMemory { rank }),
+                    At::Died(rank) => Some(Reason::Death { rank }),
                     At::Retries(rank, failures) => triggers.retries(now_ns, rank, failures),
-                    At::Reserved(rank, percent) => triggers.reserved(now_ns, rank, percent, 100),
+                    At::Reserved(rank, percent) => triggers.reserved(rank, percent, 100),
                     At::Step(step) => triggers.stepped(now_ns, step),
-                }
+                };
+                reason.into_iter().for_each(|reason| triggers.notice(now_ns, reason));
             }
             let due = triggers.poll_timeout().is_some_and(|due_ns| due_ns <= now_ns);
             let reason = triggers.poll(now_ns, || true);
@@ -317,12 +307,13 @@ mod tests {
     fn no_baseline_is_taken_while_an_incident_is_open() {
         let mut triggers = Triggers::new(TriggerLimits::default());
         let mut polled = |second: u64, is_healthy: bool| {
-            triggers.stepped(second * SECOND, 300 + second);
+            let reason = triggers.stepped(second * SECOND, 300 + second);
+            reason.into_iter().for_each(|reason| triggers.notice(second * SECOND, reason));
             triggers.poll((second + 1) * SECOND, || is_healthy)
         };
         assert_eq!([polled(1, false), polled(2, false)], [None, None]);
         assert_eq!(polled(3, true), Some(Reason::Baseline));
-        triggers.died(9 * SECOND, 0);
+        triggers.notice(9 * SECOND, Reason::Death { rank: 0 });
         assert_eq!(triggers.poll(10 * SECOND, || false), Some(Reason::Death { rank: 0 }));
     }
 
@@ -342,11 +333,9 @@ mod tests {
             retries_min: 0,
             ..TriggerLimits::default()
         });
-        triggers.stepped(1, 10_000);
-        triggers.reserved(1, 0, 100, 100);
-        triggers.retries(1, 0, 0);
-        triggers.retries(1, 0, 100);
-        assert_eq!(triggers.poll(u64::MAX, || true), None);
+        assert_eq!(triggers.stepped(1, 10_000), None);
+        assert_eq!(triggers.reserved(0, 100, 100), None);
+        assert_eq!([triggers.retries(1, 0, 0), triggers.retries(1, 0, 100)], [None, None]);
     }
 
     #[test]
@@ -359,18 +348,18 @@ mod tests {
             &[(15, Reason::Reserved { rank: 0 }), (115, oom.clone())],
         );
         let mut triggers = Triggers::new(TriggerLimits::default());
-        triggers.reserved(0, 0, 98, 100);
+        triggers.notice(0, Reason::Reserved { rank: 0 });
         let reason = triggers.poll(SECOND, || true).expect("it is due");
         triggers.put_off(SECOND, reason, 60 * SECOND);
         assert_eq!(triggers.poll(60 * SECOND, || true), None);
         assert_eq!(triggers.poll(61 * SECOND, || true), Some(Reason::Reserved { rank: 0 }));
         triggers.put_off(61 * SECOND, Reason::Baseline, 60 * SECOND);
-        triggers.out_of_memory(62 * SECOND, 0);
+        triggers.notice(62 * SECOND, oom.clone());
         assert_eq!(triggers.poll(63 * SECOND, || true), Some(oom.clone()));
         triggers.taken(63 * SECOND, &oom);
         let mut next = Triggers::new(TriggerLimits::default());
         next.continue_from(&triggers);
-        next.out_of_memory(64 * SECOND, 0);
+        next.notice(64 * SECOND, oom);
         assert_eq!((next.poll(70 * SECOND, || true), next.suppressed()), (None, 1));
     }
 
@@ -378,10 +367,10 @@ mod tests {
     fn any_numbers_are_survived() {
         let mut triggers = Triggers::new(TriggerLimits::default());
         for now_ns in [u64::MAX, 0, 5] {
-            triggers.reserved(now_ns, u32::MAX, u64::MAX, 1);
-            triggers.retries(now_ns, 0, u64::MAX);
-            triggers.stepped(now_ns, u64::MAX);
-            triggers.died(now_ns, 7);
+            let _ = triggers.reserved(u32::MAX, u64::MAX, 1);
+            let _ = triggers.retries(now_ns, 0, u64::MAX);
+            let _ = triggers.stepped(now_ns, u64::MAX);
+            triggers.notice(now_ns, Reason::Death { rank: 7 });
         }
         assert_eq!(triggers.poll(u64::MAX, || true), Some(Reason::Death { rank: 7 }));
     }

@@ -187,10 +187,15 @@ impl Captures {
         step: Option<u64>,
         jobs: &mut Jobs,
     ) -> Result<String, Refusal> {
+        let attempt = jobs.get(serial).ok_or(Refusal::NoRanks)?;
+        let unproved = reason.claimed_by().filter(|rank| !attempt.has_proved(*rank));
         let machine = jobs.machine(serial).ok_or(Refusal::NoRanks)?;
-        let id = self.ids.next(context.now.wall_ns, Kind::Capture);
-        let asked = reason.clone();
-        let result = machine.request(context.now.mono_ns, CaptureId(id), reason, step);
+        let id = CaptureId(self.ids.next(context.now.wall_ns, Kind::Capture));
+        let (asked, now_ns) = (reason.clone(), context.now.mono_ns);
+        let result = match unproved {
+            None => machine.request(now_ns, id, reason, step),
+            Some(rank) => machine.request_alone(now_ns, id, reason, rank),
+        };
         let manifest = machine.in_flight();
         let CaptureId(id) = result.inspect_err(|_| context.count(Count::CapturesRefused))?;
         if let Some(manifest) = manifest.filter(|manifest| manifest.id.0 == id) {

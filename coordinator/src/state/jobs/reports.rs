@@ -2,7 +2,7 @@
 //!
 //! A tape's own node may report about it, no other. Streams and captures are not known here.
 
-use memtape_core::capture::{Part, Triggers};
+use memtape_core::capture::{Part, Reason};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Failure, FailureKind};
@@ -23,6 +23,8 @@ use crate::step_rates::{StepRates, holder_numbers};
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{End, SeriesKey, StepRecord, Totals};
+
+mod claims;
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
 /// this time; a rebooted node comes back later.
@@ -298,22 +300,24 @@ impl Jobs {
             context.put(&rank.written());
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
+        let mut noticed = Vec::new();
         if is_out_of_memory || failed_before.is_some_and(|(_, known)| rank.failures().1 > known) {
             rank.failed_ns = Some(context.now.mono_ns);
         }
         // What a tape held before this process knew it is not new.
         if failed_before.is_some() && rank.presence == Presence::Here {
-            show_triggers(context.now, &mut attempt.triggers, rank);
+            noticed = claims::shown(context.now, &mut attempt.triggers, rank);
         }
         if rank.presence == Presence::Here {
             let detector = attempt.detectors.of_mut(number);
             show_detector(context.now, detector, rank, around);
         }
         if is_out_of_memory {
-            attempt.triggers.out_of_memory(context.now.mono_ns, number);
+            noticed.push(Reason::OutOfMemory { rank: number });
             let failure = rank.failure(FailureKind::OutOfMemory, context.now.wall_ns, ranks);
             context.push(Effect::RankFailed { serial, failure });
         }
+        attempt.notice(context.now, noticed);
         self.touched.insert(serial);
     }
 
@@ -360,7 +364,7 @@ impl Jobs {
         let mut others = attempt.ranks.values().filter(|rank| !rank.record.is_late);
         let is_over = !is_late && others.all(|rank| rank.presence == Presence::Ended);
         if end.is_death() {
-            attempt.triggers.died(context.now.mono_ns, number);
+            attempt.notice(context.now, vec![Reason::Death { rank: number }]);
         }
         if is_over {
             attempt.record.ended_wall_ns = Some(wall_ns);
@@ -635,15 +639,4 @@ fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: Nod
     for census in rank.censuses.values() {
         detector.census(now.mono_ns, number, census);
     }
-}
-
-/// Shows the triggers the totals of a rank.
-fn show_triggers(now: Now, triggers: &mut Triggers, rank: &Rank) {
-    let number = rank.record.rank;
-    triggers.retries(now.mono_ns, number, rank.failures().1);
-    let share = |totals: &Totals| totals.reserved as f64 / totals.device_bytes.max(1) as f64;
-    if let Some(fullest) = rank.totals.iter().max_by(|a, b| share(a).total_cmp(&share(b))) {
-        triggers.reserved(now.mono_ns, number, fullest.reserved, fullest.device_bytes);
-    }
-    triggers.stepped(now.mono_ns, rank.step);
 }
