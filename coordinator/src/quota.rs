@@ -44,7 +44,7 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
     AGENT_CAPTURES_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX,
-    CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, JOBS_MAX,
+    CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX,
     LARGE_ANSWERS_PER_CALLER_MAX, MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
     NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
     OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
@@ -377,10 +377,10 @@ pub(crate) fn agent_captures_of_nodes() -> Rates {
     Rates::new(refill_ns, AGENT_CAPTURES_AT_ONCE_MAX, NODES_MAX)
 }
 
-/// How often such captures of each job may be announced.
+/// How often such captures of each job may be announced, by node: each job has a rank on the node.
 pub(crate) fn agent_captures_of_jobs() -> Rates {
     let refill_ns = 60 * MINUTE_NS / AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX;
-    Rates::new(refill_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, JOBS_MAX)
+    Rates::new(refill_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, RANKS_MAX)
 }
 
 /// Rate of audited decisions to do nothing, by node and owner of the job.

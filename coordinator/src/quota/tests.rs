@@ -226,3 +226,11 @@ fn a_flood_of_refusals_floods_no_log() {
     assert!((10..=20).contains(&lines.count()));
     assert!(logged.take(0, "b").is_ok());
 }
+
+/// A job has a death on every node after an outage.
+#[test]
+fn captures_of_a_job_on_every_node_are_taken() {
+    let mut rates = agent_captures_of_jobs();
+    let take = |node| rates.take(7, format!("node-{node} prod").as_str()).is_ok();
+    assert!((0..NODES_MAX).all(take));
+}
