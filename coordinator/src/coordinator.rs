@@ -244,6 +244,7 @@ impl Coordinator {
         self.jobs.heard(self.context.now, &node);
         if let Incoming::RankUp(up) = &message
             && self.jobs.rank_of(&up.tape_id).is_none()
+            && self.jobs.may_make_room(self.context.now, &node, up)
             && let Some(serial) = self.surplus(Some(Newcomer {
                 node: &node,
                 owner: &up.owner,

@@ -1,10 +1,24 @@
-//! The captures that reports of a rank may cause.
+//! What reports of a rank may cause before anything is done because of them: captures, and the place
+//! of another attempt.
 
 use memtape_core::capture::{Reason, Triggers};
+use memtape_core::limits::JOBS_RUNNING_PER_NODE_MAX;
 
+use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::messages::RankUp;
 use memtape_disk::clock::Now;
 use memtape_store::records::Totals;
+
+impl Jobs {
+    /// May another attempt be forgotten for a newcomer? Not where its node or owner changes too
+    /// much, and not where its node runs so much that one place less is not enough.
+    pub(crate) fn may_make_room(&self, now: Now, node: &str, up: &RankUp) -> bool {
+        let running = self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == node);
+        self.changes.check(now.mono_ns, node, &up.owner).is_ok()
+            && running.count() <= JOBS_RUNNING_PER_NODE_MAX
+    }
+}
 
 impl Attempt {
     /// Is this rank proved, as far as the attempt itself shows?
@@ -35,3 +49,6 @@ pub(super) fn shown(now: Now, triggers: &mut Triggers, rank: &Rank) -> Vec<Reaso
     ];
     reasons.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests;
