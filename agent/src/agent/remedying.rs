@@ -211,10 +211,10 @@ impl Agent {
         if known.file().writer() != Writer::Alive(Some(process.pid)) {
             return Err(Refusal::OtherHolder);
         }
-        match self.node.holder(process.pid, known.tape.identity().pid, known.owner.uid) {
+        match known.holder(process.pid, self.node.as_ref()) {
             Holder::Writer(now) if now == process => Ok(fence),
             Holder::Writer(_) | Holder::Other => Err(Refusal::OtherHolder),
-            Holder::Unreadable => Err(Refusal::Ended),
+            Holder::Unproved => Err(Refusal::Ended),
         }
     }
 

@@ -26,6 +26,14 @@ pub(crate) fn now() -> Now {
     }
 }
 
+/// The Unix time `wall_ns` on the clock of the starts of processes, in ticks since boot.
+pub(crate) fn ticks_at(wall_ns: i64) -> u64 {
+    let boot = clock_gettime(ClockId::Boottime);
+    let since_ns = now().wall_ns.saturating_sub(wall_ns);
+    let at_ns = (boot.tv_sec * 1_000_000_000 + boot.tv_nsec).saturating_sub(since_ns);
+    u64::try_from(at_ns).unwrap_or(0) / (1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
 /// Sleeps in short pieces while `is_wanted` holds, so that a stopped agent does not keep a thread.
 pub(crate) fn sleep_while(is_wanted: impl Fn() -> bool, time: Duration) {
     let mut left = time;

@@ -33,8 +33,9 @@ pub(crate) trait Node: Debug + Send {
     /// Boot id, in the form that tapes hold; zeros when unknown.
     fn boot_id(&self) -> [u64; 2];
 
-    /// Relation of the process `pid` to a tape that names `own_pid` and belongs to the user `uid`.
-    fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder;
+    /// Relation of the process `pid` to a tape that names `own_pid`, belongs to the user `uid` and
+    /// was made at the Unix time `made_wall_ns`.
+    fn holder(&self, pid: u32, own_pid: u32, uid: u32, made_wall_ns: i64) -> Holder;
 
     /// Opens a handle of a process, so that a signal reaches it and no other process.
     /// The error says why there is no handle.
@@ -105,8 +106,8 @@ impl Node for ThisNode {
         self.boot_id
     }
 
-    fn holder(&self, pid: u32, own_pid: u32, uid: u32) -> Holder {
-        Holder::of(self.host.root(), pid, own_pid, uid)
+    fn holder(&self, pid: u32, own_pid: u32, uid: u32, made_wall_ns: i64) -> Holder {
+        Holder::of(self.host.root(), pid, own_pid, uid, made_wall_ns)
     }
 
     fn fence(&self, process: Process) -> Result<Box<dyn Hold>, NotFenced> {

@@ -4,7 +4,14 @@
 //! after its process has ended. So a [`Process`] is a pid *and* a start time, and every reading
 //! is thrown away unless both still fit.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use crate::node::clock;
+
+/// Most bytes that are read of a file of a process, whose owner decides how long some are.
+const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A process in the agent's own pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,25 +52,31 @@ pub(crate) struct Memory {
 /// The process that holds the lock of a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The process named by the tape, run by the user who owns the tape.
+    /// The process named by the tape, run by the user who owns the tape since before it was made.
     Writer(Process),
     /// Another process, or a process of another user.
     Other,
-    /// The process is gone, or cannot be read.
-    Unreadable,
+    /// The process is gone, cannot be read, or began after the tape was made: the lock keeps the
+    /// number of the process that took it, even when another process has that number.
+    Unproved,
 }
 
 impl Holder {
-    /// Relation of the process `pid` to a tape that names `own_pid` and belongs to the user `uid`.
-    pub(crate) fn of(root: &Path, pid: u32, own_pid: u32, uid: u32) -> Self {
+    /// Relation of the process `pid` to a tape that names `own_pid`, belongs to the user `uid` and
+    /// was made at the Unix time `made_wall_ns`.
+    pub(crate) fn of(root: &Path, pid: u32, own_pid: u32, uid: u32, made_wall_ns: i64) -> Self {
         let read = || {
             let start_ticks = start_ticks(&read(root, pid, "stat")?)?;
             Some((start_ticks, parse_status(&read(root, pid, "status")?)))
         };
-        let Some((start_ticks, status)) = read() else { return Self::Unreadable };
-        match status.pids.last() == Some(&own_pid) && status.uids.contains(&uid) {
+        let Some((start_ticks, status)) = read() else { return Self::Unproved };
+        if status.pids.last() != Some(&own_pid) || !status.uids.contains(&uid) {
+            return Self::Other;
+        }
+        // File systems keep time by a clock that is up to one tick late.
+        match start_ticks <= clock::ticks_at(made_wall_ns).saturating_add(1) {
             true => Self::Writer(Process { pid, start_ticks }),
-            false => Self::Other,
+            false => Self::Unproved,
         }
     }
 }
@@ -177,11 +190,13 @@ pub(crate) fn parse_stat(text: &str) -> Option<(u32, u64)> {
     Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }
 
-/// A file of a process, as far as it is text. A process names itself as it likes, and with it its
-/// lines; all that is parsed here stands behind that.
-pub(crate) fn read(root: &Path, pid: u32, name: &str) -> Option<String> {
+/// The first 64 KiB of a file of a process, as far as they are text. A process names itself as it
+/// likes, and with it its lines; all that is parsed here stands behind that.
+pub(crate) fn read(root: &Path, pid: impl ToString, name: &str) -> Option<String> {
     let path: PathBuf = root.join("proc").join(pid.to_string()).join(name);
-    std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -241,12 +256,17 @@ mod tests {
     fn a_process_is_pid_and_start() {
         let root = Path::new("/");
         let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
-        let Holder::Writer(me) = Holder::of(root, pid, pid, uid) else { panic!("own process") };
+        let now = clock::now().wall_ns;
+        let of = |pid, own_pid, uid| Holder::of(root, pid, own_pid, uid, now);
+        let Holder::Writer(me) = of(pid, pid, uid) else { panic!("own process") };
         assert!(me.memory(root).and_then(|memory| memory.rss).is_some_and(|bytes| bytes > 0));
         let reused = Process { start_ticks: me.start_ticks + 1, ..me };
         assert_eq!((reused.memory(root), reused.anon_parts_bytes(root)), (None, None));
-        assert_eq!(Holder::of(root, pid, 1_999_999_999, uid), Holder::Other);
-        assert_eq!(Holder::of(root, pid, pid, 4_000_000_000), Holder::Other);
-        assert_eq!(Holder::of(root, 1_999_999_999, pid, uid), Holder::Unreadable);
+        assert_eq!(of(pid, 1_999_999_999, uid), Holder::Other);
+        assert_eq!(of(pid, pid, 4_000_000_000), Holder::Other);
+        assert_eq!(of(1_999_999_999, pid, uid), Holder::Unproved);
+        // A tape that was made before the process began.
+        let before = now - 86_400_000_000_000;
+        assert_eq!(Holder::of(root, pid, pid, uid, before), Holder::Unproved);
     }
 }

@@ -28,7 +28,7 @@ use crate::node::process::{Holder, Process};
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
 use crate::tapes::pods::Pod;
-use crate::tapes::quota::{self, Held, OPENED_PER_LOOK_MAX, Room};
+use crate::tapes::quota::{self, Held, OPENED_PER_LOOK_MAX, Room, Standing};
 use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
 /// Files remembered as being no tapes, of all users and of one.
@@ -71,9 +71,11 @@ pub(crate) struct KnownTape {
     tape_id: String,
     /// Owner of the tape.
     pub(crate) owner: Owner,
-    /// Account whose quota counts the tape: of the owner, the user that the owner belongs to, or
-    /// the namespace of the pod.
+    /// Account whose quota counts the tape: the user that the owner belongs to; in the folder of a
+    /// pod the namespace, or what is not proved there.
     pub(crate) account: Account,
+    /// True if the process of the tape was seen when the tape was found.
+    is_proved: bool,
     /// Scheduler ids of the process.
     pub(crate) workload: Workload,
     /// The tape; shared with rewinds in progress.
@@ -171,12 +173,14 @@ impl KnownTape {
         // Where processes are seen, a folder proves nothing: others may write into it.
         let trusted = pod.filter(|_| !node.sees_processes());
         let namespace = trusted.map_or(unseen, Pod::named);
-        let owned = pod.map(|pod| pod.owned_tape_id(tape_id));
+        let owned = pod.map(|pod| pod.owned_tape_id(tape_id, uid));
+        let of_pod = pod.map(|pod| if trusted.is_some() { pod.account } else { pod.unproved() });
         let mut known = Self {
             path: entry.path.clone(),
             tape_id: owned.unwrap_or_else(|| owned_tape_id(tape_id, uid.into())),
             owner: Owner { uid, account: Some(of_user), namespace },
-            account: pod.map_or(of_user.into(), |pod| pod.account),
+            account: of_pod.unwrap_or(of_user.into()),
+            is_proved: false,
             workload: trusted.map(|pod| pod.workload.clone()).unwrap_or_default(),
             status: tape.status(),
             tape: Arc::new(tape),
@@ -196,8 +200,41 @@ impl KnownTape {
             file,
             cgroup: None,
         };
-        known.look_at_process(known.file.writer(), node)?;
+        if let Some(workload) = known.look_at_process(known.file.writer(), node)? {
+            known.belongs_to(workload);
+        }
+        known.is_proved = known.process.is_some();
         Ok(known)
+    }
+
+    /// Sets whose the tape is, by the workload of its process. What was not known when the tape was
+    /// found stays unknown: a lock names a number, which another process can have later.
+    fn belongs_to(&mut self, workload: Workload) {
+        if let Some(pod) = &self.pod {
+            self.account = pod.account;
+            self.owner.namespace = pod.named();
+            self.workload = pod.workload.clone();
+        } else if workload.pod_uid.is_empty() {
+            self.owner.namespace = Namespace::None;
+            self.workload = workload;
+        } else {
+            self.owner.namespace = Namespace::Unknown;
+        }
+    }
+
+    /// Relation of the process `pid` to the tape.
+    pub(crate) fn holder(&self, pid: u32, node: &dyn Node) -> Holder {
+        let made_wall_ns = self.file.made_wall_ns().unwrap_or(self.status.start_wall_ns);
+        node.holder(pid, self.tape.identity().pid, self.owner.uid, made_wall_ns)
+    }
+
+    fn standing(&self) -> Standing {
+        match self.file.writer() {
+            _ if self.life.death().is_some() => Standing::Dead,
+            Writer::Gone => Standing::Dead,
+            _ if self.is_proved => Standing::Proved,
+            _ => Standing::Held,
+        }
     }
 
     /// Id of the tape, unique among the tapes of all users of this node.
@@ -272,39 +309,35 @@ impl KnownTape {
         Ok(())
     }
 
-    fn look_at_process(&mut self, writer: Writer, node: &dyn Node) -> Result<(), NotATape> {
+    /// Looks at the process that holds the lock. Returns its workload when it was not seen before.
+    fn look_at_process(
+        &mut self,
+        writer: Writer,
+        node: &dyn Node,
+    ) -> Result<Option<Workload>, NotATape> {
         let Writer::Alive(Some(pid)) = writer else {
             self.process = None;
-            return Ok(());
+            return Ok(None);
         };
         if self.process.is_some_and(|process| process.pid == pid) {
-            return Ok(());
+            return Ok(None);
         }
-        self.process = match node.holder(pid, self.tape.identity().pid, self.owner.uid) {
+        self.process = match self.holder(pid, node) {
             Holder::Writer(process) => Some(process),
             // A process that lost its lock stays what it is; then the lock says nothing any more.
             Holder::Other if self.life.seen_alive() => None,
             Holder::Other => return Err(NotATape::WrongHolder(pid)),
-            Holder::Unreadable => None,
+            Holder::Unproved => None,
         };
-        if let Some(process) = self.process {
-            self.cgroup = node.cgroup(pid);
-            match (&self.pod, node.workload(process)) {
-                (_, None) => {}
-                (None, Some(workload)) => {
-                    let is_in_pod = !workload.pod_uid.is_empty();
-                    self.owner.namespace =
-                        if is_in_pod { Namespace::Unknown } else { Namespace::None };
-                    self.workload = workload;
-                }
-                (Some(pod), Some(workload)) if pod.has(&workload) => {
-                    self.owner.namespace = pod.named();
-                    self.workload = pod.workload.clone();
-                }
-                (Some(_), Some(_)) => return Err(NotATape::WrongHolder(pid)),
-            }
+        let Some(process) = self.process else { return Ok(None) };
+        self.cgroup = node.cgroup(pid);
+        let workload = node.workload(process);
+        if let (Some(pod), Some(workload)) = (&self.pod, &workload)
+            && !pod.has(workload)
+        {
+            return Err(NotATape::WrongHolder(pid));
         }
-        Ok(())
+        Ok(workload)
     }
 
     fn entry(&self) -> Entry {
@@ -505,10 +538,10 @@ impl Tapes {
         let held = |(key, known): (TapeKey, &KnownTape)| Held {
             key,
             account: known.account,
-            is_dead: known.life.death().is_some(),
+            standing: known.standing(),
         };
         let held: Vec<Held> = self.iter().map(held).collect();
-        match quota::room(&held, known.account, known.file.writer() == Writer::Gone) {
+        match quota::room(&held, known.account, known.standing()) {
             Room::Free => Ok(None),
             Room::InPlaceOf(key) => {
                 let Some(displaced) = self.known.remove(&key) else { return Ok(None) };
@@ -522,18 +555,17 @@ impl Tapes {
         }
     }
 
-    /// Refuses a second file that is the same tape of the same user. A file with a held lock
-    /// displaces a known copy. Files of two users are never the same tape, even with equal ids: a
-    /// copy takes nothing from its original.
+    /// Refuses a second file that is the same tape of the same user. A file that is more certain,
+    /// by its lock or its process, displaces a known copy. Files of two users are never the same
+    /// tape, even with equal ids: a copy takes nothing from its original.
     fn refuse_copies(
         &mut self,
         known: &KnownTape,
         budget: &mut Budget,
     ) -> Result<Option<(TapeKey, String)>, NotATape> {
-        let is_held = known.file.writer() != Writer::Gone;
         let is_same = |of: &KnownTape| of.tape_id() == known.tape_id();
         let Some((key, other)) = self.iter().find(|(_, of)| is_same(of)) else { return Ok(None) };
-        if !is_held || other.life.seen_alive() || other.file.writer() != Writer::Gone {
+        if other.is_proved || other.standing() >= known.standing() {
             return Err(NotATape::Copy(other.path.clone()));
         }
         let Some(copy) = self.known.remove(&key) else { return Ok(None) };

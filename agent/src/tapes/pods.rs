@@ -37,9 +37,14 @@ impl Pod {
         Namespace::Named(self.namespace.clone())
     }
 
-    /// Id of a tape of the pod among the tapes of all pods of a node.
-    pub(crate) fn owned_tape_id(&self, tape_id: &str) -> String {
-        owned_tape_id(&format!("{tape_id}-{}", self.workload.pod_uid), self.account)
+    /// Number where quotas count tapes in the folder that no process of the pod was seen to hold.
+    pub(crate) fn unproved(&self) -> Account {
+        self.account ^ 1 << 32
+    }
+
+    /// Id of a user's tape in the folder of the pod among the tapes of all pods of a node.
+    pub(crate) fn owned_tape_id(&self, tape_id: &str, uid: u32) -> String {
+        owned_tape_id(&format!("{tape_id}-{}-{uid}", self.workload.pod_uid), self.account)
     }
 
     /// Is the process with this workload one of the pod? Not when its cgroup is of another or of
@@ -59,8 +64,8 @@ mod tests {
         let (one, other) = (of("team-a_train-0_3b0a-11f2"), of("team-b_train-0_77"));
         assert_eq!((one.namespace.as_str(), one.workload.pod.as_str()), ("team-a", "train-0"));
         assert!(one.account > u32::MAX.into() && one.account != other.account);
-        let id = one.owned_tape_id("0a1b");
-        assert_eq!(id, format!("0a1b-3b0a-11f2-{}", one.account));
+        let id = one.owned_tape_id("0a1b", 7);
+        assert_eq!(id, format!("0a1b-3b0a-11f2-7-{}", one.account));
         assert!(one.has(&one.workload) && !one.has(&other.workload));
         assert!(!one.has(&Workload::default()), "a cgroup of no pod");
         assert_eq!(Pod::of_folder("tapes"), None);

@@ -1,10 +1,10 @@
 //! Decides whose tapes an agent keeps when there are more than its bound.
 //!
 //! No user can keep the tapes of another out: a full agent gives up a tape of the user who has the
-//! most, the dead before the living, as long as that user then still has as many as the newcomer's.
-//! Only a living process displaces another tape, and never a living one of a user who has few: one
-//! with many unknown user ids would else push out the ranks of others one by one. This file does
-//! not delete tapes.
+//! most, the dead before the living and those whose process was not seen before the others, as long
+//! as that user then still has as many as the newcomer's. A tape displaces none that is more
+//! certain, and no living one of a user who has few: one with many unknown user ids would else push
+//! out the ranks of others one by one. This file does not delete tapes.
 
 use memtape_core::limits::{TAPES_KEPT_PER_USER_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::sharing::Amounts;
@@ -15,6 +15,17 @@ use crate::tapes::known::TapeKey;
 /// Maximum files opened for one user in one scan, to find tapes.
 pub(crate) const OPENED_PER_LOOK_MAX: usize = 64;
 
+/// What is known of the process of a tape; the less, the sooner the tape gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// The process is gone.
+    Dead,
+    /// The lock is held, by a process that was not seen.
+    Held,
+    /// The process was seen when the tape was found.
+    Proved,
+}
+
 /// A known tape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
@@ -22,8 +33,8 @@ pub(crate) struct Held {
     pub(crate) key: TapeKey,
     /// Account of the tape's user.
     pub(crate) account: Account,
-    /// True if the process is gone.
-    pub(crate) is_dead: bool,
+    /// What is known of its process.
+    pub(crate) standing: Standing,
 }
 
 /// The quota's decision about one more tape.
@@ -38,22 +49,25 @@ pub(crate) enum Room {
 }
 
 /// Decides about one more tape of a user; `held` is in the order of discovery.
-pub(crate) fn room(held: &[Held], account: Account, is_dead: bool) -> Room {
+pub(crate) fn room(held: &[Held], account: Account, standing: Standing) -> Room {
     if held.len() < TAPES_PER_NODE_MAX {
         return Room::Free;
     }
-    if is_dead {
+    if standing == Standing::Dead {
         return Room::None;
     }
     let counts: Amounts<Account> = held.iter().map(|of| (of.account, 1)).collect();
-    let oldest_dead = |account| held.iter().find(|of| of.account == account && of.is_dead);
-    let newest = |account| held.iter().rfind(|of| of.account == account);
+    let of = |account| held.iter().filter(move |of| of.account == account);
+    // Of equal ones the oldest.
+    let weakest =
+        |account| of(account).filter(|of| of.standing < standing).min_by_key(|of| of.standing);
+    let newest = |account| of(account).rfind(|of| of.standing <= standing);
     let most = counts.most().filter(|(_, count)| *count > counts.of(account) + 1);
     let displaced = most.and_then(|(most, count)| {
         let has_many = count > TAPES_KEPT_PER_USER_MAX as u64;
-        oldest_dead(most).or_else(|| newest(most).filter(|_| has_many))
+        weakest(most).or_else(|| newest(most).filter(|_| has_many))
     });
-    let displaced = displaced.or_else(|| oldest_dead(account));
+    let displaced = displaced.or_else(|| weakest(account));
     displaced.map_or(Room::None, |of| Room::InPlaceOf(of.key))
 }
 
@@ -64,16 +78,16 @@ mod tests {
     /// Tapes of users: `(uid, dead, living)`.
     fn held(users: &[(Account, usize, usize)]) -> Vec<Held> {
         let of = |&(uid, dead, living): &(Account, usize, usize)| {
-            let with = move |is_dead| move |_| (uid, is_dead);
-            (0..dead).map(with(true)).chain((0..living).map(with(false)))
+            let with = move |standing| move |_| (uid, standing);
+            (0..dead).map(with(Standing::Dead)).chain((0..living).map(with(Standing::Proved)))
         };
         let all = users.iter().flat_map(of).enumerate();
-        all.map(|(key, (uid, is_dead))| Held { key: TapeKey(key as u64), account: uid, is_dead })
+        all.map(|(key, (account, standing))| Held { key: TapeKey(key as u64), account, standing })
             .collect()
     }
 
     fn check(users: &[(Account, usize, usize)], uid: Account, expected: Room) {
-        assert_eq!(room(&held(users), uid, false), expected, "{users:?}");
+        assert_eq!(room(&held(users), uid, Standing::Proved), expected, "{users:?}");
     }
 
     #[test]
@@ -90,7 +104,20 @@ mod tests {
         check(&[(1, 0, max / 2), (7, 1, max / 2 - 1)], 7, in_place_of(max / 2));
         check(&[(1, 3, max / 2 - 3), (7, 0, max / 2)], 7, Room::None);
         check(&[(7, 0, max)], 7, Room::None);
-        assert_eq!(room(&held(&[(7, 0, max)]), 1, true), Room::None);
+        assert_eq!(room(&held(&[(7, 0, max)]), 1, Standing::Dead), Room::None);
+    }
+
+    #[test]
+    fn tapes_whose_process_was_not_seen_give_way() {
+        let max = TAPES_PER_NODE_MAX;
+        let mut known = held(&[(7, 0, max)]);
+        (5..max).for_each(|of| known[of].standing = Standing::Held);
+        let in_place_of = |key: usize| Room::InPlaceOf(TapeKey(key as u64));
+        assert_eq!(room(&known, 7, Standing::Proved), in_place_of(5));
+        assert_eq!(room(&known, 1, Standing::Proved), in_place_of(5));
+        assert_eq!(room(&known, 7, Standing::Held), Room::None);
+        known.iter_mut().for_each(|of| of.standing = Standing::Proved);
+        assert_eq!(room(&known, 1, Standing::Held), Room::None);
     }
 
     #[test]
@@ -98,12 +125,12 @@ mod tests {
         let mut known = held(&[(1, 0, 300), (2, 20, 30)]);
         for flood in 0..3000_u64 {
             let key = TapeKey(10_000 + flood);
-            match room(&known, 9, false) {
+            match room(&known, 9, Standing::Proved) {
                 Room::Free => {}
                 Room::InPlaceOf(given_up) => known.retain(|of| of.key != given_up),
                 Room::None => continue,
             }
-            known.push(Held { key, account: 9, is_dead: false });
+            known.push(Held { key, account: 9, standing: Standing::Proved });
         }
         let count = |uid| known.iter().filter(|of| of.account == uid).count();
         assert_eq!((count(1), count(2), count(9)), (300, 50, TAPES_PER_NODE_MAX - 350));
@@ -116,12 +143,12 @@ mod tests {
         let mut known = held(&[(1, 0, 8), (2, 0, kept)]);
         for flood in 0..3000_u64 {
             let (key, account) = (TapeKey(10_000 + flood), Account::from(100_000 + flood));
-            match room(&known, account, false) {
+            match room(&known, account, Standing::Proved) {
                 Room::Free => {}
                 Room::InPlaceOf(given_up) => known.retain(|of| of.key != given_up),
                 Room::None => continue,
             }
-            known.push(Held { key, account, is_dead: false });
+            known.push(Held { key, account, standing: Standing::Proved });
         }
         let count = |account| known.iter().filter(|of| of.account == account).count();
         assert_eq!((count(1), count(2), known.len()), (8, kept, TAPES_PER_NODE_MAX));

@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
@@ -143,6 +143,9 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
 
     /// The user who owns it.
     fn uid(&self) -> u32;
+
+    /// Unix time when the file was made; none where the file system does not say.
+    fn made_wall_ns(&self) -> Option<i64>;
 
     /// Time since the file was last changed; none when unknown.
     fn unchanged_for(&self) -> Option<Duration>;
@@ -421,6 +424,11 @@ impl TapeFile for DiskFile {
 
     fn uid(&self) -> u32 {
         self.uid
+    }
+
+    fn made_wall_ns(&self) -> Option<i64> {
+        let made = self.file.metadata().ok()?.created().ok()?;
+        i64::try_from(made.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
     }
 
     fn unchanged_for(&self) -> Option<Duration> {

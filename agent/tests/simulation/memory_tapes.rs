@@ -140,6 +140,10 @@ impl TapeFile for MemoryTape {
         self.0.uid
     }
 
+    fn made_wall_ns(&self) -> Option<i64> {
+        None
+    }
+
     fn unchanged_for(&self) -> Option<Duration> {
         None
     }

@@ -228,11 +228,11 @@ impl Node for MemoryNode {
         [0, 0]
     }
 
-    fn holder(&self, pid: u32, own_pid: u32, _: u32) -> Holder {
+    fn holder(&self, pid: u32, own_pid: u32, _: u32, _: i64) -> Holder {
         match self.processes().running.contains(&pid) {
             true if pid == own_pid => Holder::Writer(Process::known(pid, u64::from(pid))),
             true => Holder::Other,
-            false => Holder::Unreadable,
+            false => Holder::Unproved,
         }
     }
 

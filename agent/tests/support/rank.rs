@@ -3,9 +3,10 @@
 //! The process is `sleep`, mostly: a POSIX lock taken between fork and exec lives on in it. The
 //! tape is written from the test's own process, as if the two were one.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -65,16 +66,11 @@ impl Rank {
     ) -> Self {
         let path = dir.join(format!("{job}-{rank}.tape"));
         let making = path.with_extension("making");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&making)
-            .expect("a new tape");
+        let process = make_and_lock(command, &making);
+        let file = OpenOptions::new().read(true).write(true).open(&making).expect("a new tape");
         let layout = Layout::new(sizes);
         file.set_len(layout.file_words as u64 * 8).expect("size");
         let words = Words(map(&file, layout.file_words));
-        let process = hold_lock(command, &file);
         let identity = Identity {
             job: job.to_string(),
             rank,
@@ -203,8 +199,9 @@ fn boot_id() -> [u64; 2] {
     boot_id_words(&text)
 }
 
-fn hold_lock(mut command: Command, file: &File) -> Child {
-    let descriptor = file.as_raw_fd();
+/// Starts a process that makes a file and holds its lock.
+fn make_and_lock(mut command: Command, path: &Path) -> Child {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
     let lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -212,12 +209,13 @@ fn hold_lock(mut command: Command, file: &File) -> Child {
         l_len: 0,
         l_pid: 0,
     };
-    // SAFETY: between fork and exec only two system calls are made, on a descriptor that is open.
+    // SAFETY: between fork and exec only two system calls are made, on memory of this closure.
     unsafe {
         command.pre_exec(move || {
-            let kept = libc::fcntl(descriptor, libc::F_SETFD, 0);
+            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+            let descriptor = libc::open(path.as_ptr(), flags, 0o600);
             let locked = libc::fcntl(descriptor, libc::F_SETLK, &raw const lock);
-            if kept == -1 || locked == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            if locked == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
     command.spawn().expect("a process")
