@@ -9,6 +9,8 @@ use std::path::{Component, Path, PathBuf};
 
 use memtape_proto::readings;
 
+use crate::node::process;
+
 /// Version 1 says "no limit" with the largest multiple of the page size; anything near it is none.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
@@ -43,8 +45,7 @@ impl Cgroup {
 
     /// The cgroup of another process; none when the agent cannot see it.
     pub(crate) fn of_process(root: &Path, pid: u32) -> Option<Self> {
-        let path = root.join("proc").join(pid.to_string()).join("cgroup");
-        let text = std::fs::read_to_string(path).ok()?;
+        let text = process::read(root, pid, "cgroup")?;
         let (version, path) = parse_membership(&text)?;
         let mount = root.join(version.files().mount);
         let cgroup = Self { folder: below(&mount, path)?, mount, version };

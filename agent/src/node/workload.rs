@@ -3,9 +3,11 @@
 //! The path of the cgroup has the id of the Slurm job or the UID of the pod, in parts that the user
 //! of the process cannot choose. A missing id stays empty. Slurm and Kubernetes are never asked.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use memtape_core::identity::owner::{Workload, workload_of_cgroup};
+use memtape_core::limits::PROCESSES_PER_NODE_MAX;
 
 use super::process::read;
 
@@ -22,18 +24,18 @@ pub(crate) fn has_pods(root: &Path) -> bool {
 
 /// True if the agent sees processes outside of its own container: the first is in another cgroup.
 pub(crate) fn sees_processes(root: &Path) -> bool {
-    let of = |process: &str| std::fs::read(root.join("proc").join(process).join("cgroup")).ok();
+    let of = |process: &str| read(root, process, "cgroup");
     of("1").is_some_and(|first| of("self").as_ref() != Some(&first))
 }
 
-/// True if a process is in the pod, or has its folder mounted; none where processes are not seen.
-pub(crate) fn uses_folder(root: &Path, folder: &str, pod_uid: &str) -> Option<bool> {
+/// UIDs of the pods that have processes; none where processes are not seen, or are too many.
+pub(crate) fn pods(root: &Path) -> Option<BTreeSet<String>> {
     let entries = std::fs::read_dir(root.join("proc")).ok().filter(|_| sees_processes(root))?;
-    let mut pids = entries.flatten().filter_map(|of| of.file_name().to_str()?.parse().ok());
-    Some(pids.any(|pid| {
-        of_process(root, pid).is_some_and(|of| of.pod_uid == pod_uid)
-            || read(root, pid, "mountinfo").is_some_and(|text| text.contains(folder))
-    }))
+    let pids = entries.flatten().filter_map(|of| of.file_name().to_str()?.parse().ok());
+    let pids: Vec<u32> = pids.take(PROCESSES_PER_NODE_MAX + 1).collect();
+    let is_whole = pids.len() <= PROCESSES_PER_NODE_MAX;
+    let uids = pids.into_iter().filter_map(|pid| Some(of_process(root, pid)?.pod_uid));
+    is_whole.then(|| uids.collect())
 }
 
 /// The workload of a process, without a pod's UID where it is in no pod; none where its cgroup
@@ -86,10 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_used_by_a_process_of_its_pod_or_with_its_mount() {
+    fn pods_with_processes_are_known_by_bounded_reads() {
         let root = tempfile::tempdir().expect("folder");
-        let (folder, pod_uid) = ("team-a_x-0_3b0a9c4e-11f2", "3b0a9c4e-11f2");
-        let uses = || uses_folder(root.path(), folder, pod_uid);
+        let pod_uid = "3b0a9c4e-11f2";
+        let uses = || pods(root.path()).map(|pods| pods.contains(pod_uid));
         let write = |file: &str, text: &str| {
             let file = root.path().join("proc").join(file);
             std::fs::create_dir_all(file.parent().expect("a process")).expect("folder");
@@ -98,9 +100,9 @@ mod tests {
         };
         assert_eq!(write("self/cgroup", "0::/system.slice/agent\n"), None, "nothing is seen");
         assert_eq!(write("1/cgroup", "0::/init.scope\n"), Some(false));
-        let mount = format!("30 20 0:26 /memtape/{folder} /dev/shm rw - tmpfs shm rw\n");
-        assert_eq!(write("7/mountinfo", &mount), Some(true));
-        assert_eq!(write("7/mountinfo", "30 20 0:26 / /dev/shm rw - tmpfs shm rw\n"), Some(false));
-        assert_eq!(write("7/cgroup", &format!("0::/kubepods/pod{pod_uid}/8\n")), Some(true));
+        let of_pod = format!("0::/kubepods/pod{pod_uid}/8\n");
+        assert_eq!(write("7/cgroup", &of_pod), Some(true));
+        assert_eq!(write("7/cgroup", &"9:x:/\n".repeat(1 << 20)), Some(false));
+        assert_eq!(read(root.path(), 7, "cgroup").map(|text| text.len()), Some(64 << 10));
     }
 }

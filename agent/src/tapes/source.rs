@@ -17,17 +17,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
-use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, openat, statat,
-    unlinkat, utimensat,
-};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, openat, statat, unlinkat};
 
 use crate::node::accounts::Account;
-use crate::node::workload::uses_folder;
+use crate::node::workload;
 use crate::tapes::folders::{FolderError, check_folder, is_ours};
 use crate::tapes::liveness::{self, Writer};
 use crate::tapes::pods::Pod;
@@ -38,10 +35,13 @@ const FOLDER_ENTRIES_MIN: usize = 16;
 /// Folders of pods of one namespace that are read; of more, each has its turn.
 const PODS_PER_NAMESPACE_MAX: usize = 1024;
 
-/// An empty folder of a pod is deleted when it has not been changed for this long, and no process
-/// uses it; where processes are not seen, after the second time.
+/// An empty folder of a pod is deleted when it has not been changed for this long, and the pod has
+/// no process; where processes are not seen, after the second time.
 const EMPTY_FOLDER_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 const UNSEEN_FOLDER_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Time between two deletions of such folders: each looks at all processes.
+const DELETION_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Why a file is not used as a tape.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,8 @@ pub(crate) struct TapeFolders {
     pods_found: u64,
     /// Folders that were logged as not searchable.
     unreadable: BTreeSet<PathBuf>,
+    /// When folders of pods were deleted last.
+    deleted_at: Instant,
 }
 
 /// A folder, and the position of its listing.
@@ -201,6 +203,8 @@ struct TapeFolder {
     reading: Option<ReadDir>,
     /// True if the present listing has found something.
     has_entries: bool,
+    /// True if the last listing has found nothing.
+    is_empty: bool,
     /// True if it was read to its end, while other folders were not.
     is_read: bool,
 }
@@ -252,7 +256,8 @@ impl TapeFolders {
     pub(crate) fn new(dirs: Vec<PathBuf>, has_pods: bool) -> Self {
         let folder = |path: PathBuf| (path.clone(), TapeFolder { path, ..TapeFolder::default() });
         let folders = dirs.into_iter().map(folder).collect();
-        Self { folders, has_pods, pods_found: 0, unreadable: BTreeSet::new() }
+        let unreadable = BTreeSet::new();
+        Self { folders, has_pods, pods_found: 0, unreadable, deleted_at: Instant::now() }
     }
 
     /// Adds the folder of a pod. Of a namespace with too many, the folder found first is dropped.
@@ -300,11 +305,8 @@ impl TapeFolder {
         };
         for _ in 0..entries_max {
             let Some(entry) = reading.next() else {
-                let is_empty = !std::mem::take(&mut self.has_entries);
+                self.is_empty = !std::mem::take(&mut self.has_entries);
                 self.is_read = true;
-                if is_empty {
-                    self.delete_old(|folder, pod_uid| uses_folder("/".as_ref(), folder, pod_uid));
-                }
                 return Ok(());
             };
             self.has_entries = true;
@@ -330,26 +332,16 @@ impl TapeFolder {
         Ok(())
     }
 
-    /// Deletes the folder of a pod once it is old, if it is empty and not in use. One in use is
-    /// looked at again when it is old again: that is a look at all processes.
-    fn delete_old(&self, is_used: impl Fn(&str, &str) -> Option<bool>) {
-        let (Some((pod, _)), Some(name)) = (&self.pod, self.path.file_name()) else { return };
+    /// Deletes the folder of a pod that is not one of `used`, the pods with processes, once the
+    /// folder is old and if it is empty.
+    fn delete_old(&self, used: Option<&BTreeSet<String>>) {
+        let Some((pod, _)) = self.pod.as_ref().filter(|_| self.is_empty) else { return };
         let age = || self.path.metadata().ok()?.modified().ok()?.elapsed().ok();
-        let age = age().unwrap_or_default();
-        if age < EMPTY_FOLDER_AGE_MAX {
-            return;
-        }
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let times = Timestamps { last_access: now, last_modification: now };
-        match is_used(&name.to_string_lossy(), &pod.workload.pod_uid) {
-            // Where the time cannot be set, the next look asks again.
-            Some(true) => _ = utimensat(CWD, &self.path, &times, AtFlags::SYMLINK_NOFOLLOW),
-            None if age < UNSEEN_FOLDER_AGE_MAX => {}
-            Some(false) | None => {
-                if std::fs::remove_dir(&self.path).is_ok() {
-                    tracing::info!("folder {:?} of a pod is deleted: it was empty", self.path);
-                }
-            }
+        let age_max = if used.is_some() { EMPTY_FOLDER_AGE_MAX } else { UNSEEN_FOLDER_AGE_MAX };
+        let is_old = age().is_some_and(|age| age >= age_max);
+        let is_used = used.is_some_and(|used| used.contains(&pod.workload.pod_uid));
+        if is_old && !is_used && std::fs::remove_dir(&self.path).is_ok() {
+            tracing::info!("folder {:?} of a pod is deleted: it was empty", self.path);
         }
     }
 }
@@ -373,6 +365,11 @@ impl TapeSource for TapeFolders {
                 true
             }
         });
+        if self.has_pods && self.deleted_at.elapsed() >= DELETION_INTERVAL {
+            self.deleted_at = Instant::now();
+            let used = workload::pods("/".as_ref());
+            self.folders.values().for_each(|folder| folder.delete_old(used.as_ref()));
+        }
         let has_pods = self.has_pods;
         pods.into_iter().filter(|_| has_pods).for_each(|(path, pod)| self.add(path, pod));
         let is_whole = self.folders.values().all(|folder| folder.is_read);
