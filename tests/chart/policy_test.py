@@ -6,8 +6,12 @@ cel-python evaluates them: it is held against the conformance tests of CEL, and 
 
 import copy
 import json
+import os
 import pathlib
 import re
+import subprocess
+import tempfile
+import textwrap
 import unittest
 
 import celpy
@@ -18,7 +22,8 @@ TEMPLATE = (ROOT / "deploy/helm/memtape/templates/admission.yaml").read_text()
 VALUES = yaml.safe_load((ROOT / "deploy/helm/memtape/values.yaml").read_text())
 EXAMPLE = yaml.safe_load((ROOT / "deploy/helm/examples/training-pod.yaml").read_text())
 
-TAPES = VALUES["agent"]["tapeDir"]
+ABOVE = VALUES["agent"]["tapeDir"]
+TAPES = ABOVE + "/pods"
 EXPR = "$(MEMTAPE_NAMESPACE)_$(MEMTAPE_POD)_$(MEMTAPE_POD_UID)"
 
 
@@ -39,7 +44,7 @@ def rendered(strict=False):
     """The policy as Helm makes it, by what stands between the braces."""
     admission = VALUES["admission"]
     made = {
-        "clean .Values.agent.tapeDir | toJson | toJson": json.dumps(json.dumps(TAPES)),
+        'printf "%s/pods" (clean .Values.agent.tapeDir) | toJson | toJson': json.dumps(json.dumps(TAPES)),
         'include "memtape.closedPaths" .': json.dumps(
             [value(of) for of in re.findall(r"\.Values\.([\w.]+)", OWN)] + admission["closedPaths"]
         ),
@@ -124,7 +129,7 @@ def drop(of, key):
 
 # Each is a way to the tapes of another pod.
 PATHS = [
-    "/", "//", "/.", "/./", "/dev", "/dev/", "/dev/shm", "/dev/shm/", "/dev//shm", "/dev/./shm",
+    ABOVE, f"{ABOVE}/", f"{ABOVE}/x", "/dev/fd", "/dev/fd/3", "/", "//", "/.", "/./", "/dev", "/dev/", "/dev/shm", "/dev/shm/", "/dev//shm", "/dev/./shm",
     "/dev/shm/.", f"{TAPES}/", f"{TAPES}//", f"/{TAPES}", f"{TAPES}/.", TAPES[1:], "dev/shm", ".",
     "..", "/x/../dev/shm", "/x/..", f"{TAPES}/team-b_train_1234", f"{TAPES}/team-b_train_1234/x",
     "/proc", "/proc/1/root", "/proc/1/root/dev/shm/memtape", "/proc/self/cwd", "proc/1/root",
@@ -232,13 +237,44 @@ class Chart(unittest.TestCase):
             self.refused(name, volume, "admission.strict", Policy(strict=True), namespace="")
 
     def test_what_the_agent_mounts_is_closed(self):
-        mounted = re.findall(r"hostPath:\n +path: \{\{ \.Values\.([\w.]+) \}\}", AGENT)
-        self.assertEqual(len(mounted), AGENT.count("hostPath:"))
+        mounted = re.findall(r"hostPath:\n +path: \{\{ (?:clean )?\.Values\.([\w.]+) \}\}", AGENT)
+        # And the folder that `agent.tapeDir` is in.
+        self.assertEqual(len(mounted) + 1, AGENT.count("hostPath:"))
         for path in [value(of) for of in mounted]:
             for each in [f"{path}/", f"{path}/x", str(pathlib.PurePath(path).parent)]:
                 self.refused(each, with_path(each), "hostPath")
             if path != TAPES:
                 self.refused(path, with_path(path), "hostPath")
+
+    @unittest.skipIf(os.getuid(), "only root can give a folder away")
+    def test_what_is_not_roots_is_left_alone(self):
+        """The first container of the agent's pod."""
+        script = textwrap.dedent(re.search(r"- \|\n((?: {14}.*\n)+)", AGENT)[1])
+        with tempfile.TemporaryDirectory() as above:
+            tapes, target = pathlib.Path(above, "memtape"), pathlib.Path(above, "target")
+            mode = lambda path: path.stat().st_mode & 0o7777
+
+            def run(word):
+                done = subprocess.run(["sh", "-c", script, tapes], capture_output=True, text=True)
+                self.assertIn(word, done.stderr)
+                return done.returncode
+
+            (target / "pods").mkdir(parents=True)
+            before = [mode(target), mode(target / "pods")]
+            tapes.symlink_to(target)
+            self.assertEqual(run("memtape is a link, or not root's"), 1)
+            tapes.unlink()
+            tapes.mkdir()
+            (tapes / "pods").symlink_to(target)
+            self.assertEqual(run("pods is a link, or not root's"), 1)
+            (tapes / "pods").unlink()
+            (tapes / "pods").mkdir()
+            self.assertEqual([mode(target), mode(target / "pods")], before)
+            os.chown(tapes, 65534, 65534)
+            self.assertEqual(run("memtape is a link, or not root's"), 1)
+            os.chown(tapes, 0, 0)
+            self.assertEqual(run(""), 0)
+            self.assertEqual([mode(tapes), mode(tapes / "pods")], [0o700, 0o1777])
 
     def test_what_is_taken(self):
         for policy in [Policy(), Policy(strict=True)]:
