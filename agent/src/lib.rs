@@ -36,6 +36,7 @@ mod tapes {
     pub(crate) mod folders;
     pub(crate) mod known;
     pub(crate) mod liveness;
+    pub(crate) mod openings;
     pub(crate) mod pods;
     pub(crate) mod quota;
     pub(crate) mod source;

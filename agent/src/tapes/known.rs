@@ -27,19 +27,16 @@ use crate::node::machine::Node;
 use crate::node::process::{Holder, Process};
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
+use crate::tapes::openings::{Budget, REJECTED_PER_USER_MAX};
 use crate::tapes::pods::Pod;
-use crate::tapes::quota::{self, Held, OPENED_PER_LOOK_MAX, Room, Standing};
+use crate::tapes::quota::{self, Held, Room, Standing};
 use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
-/// Files remembered as being no tapes, of all users and of one.
+/// Files remembered as being no tapes, of all users.
 const REJECTED_MAX: usize = 16_384;
-const REJECTED_PER_USER_MAX: usize = 1024;
 
 /// Maximum parts of the folders read in the first scan, which is to find every tape.
 const FIRST_PARTS_MAX: usize = 64;
-
-/// Maximum files opened for one user in the first scan.
-const OPENED_FIRST_MAX: usize = 2 * REJECTED_PER_USER_MAX;
 
 /// A tape from before the start of the node is deleted when it has not been changed for this long.
 const OTHER_BOOT_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -129,24 +126,12 @@ pub(crate) struct Tapes {
 
 #[derive(Debug)]
 struct Rejected {
-    /// User, or number of the pod's namespace.
+    /// User; in the folder of a pod, the user there.
     account: Account,
     /// True for a sound tape that exceeds the quota, or is of an earlier start of the node.
     is_tape: bool,
     looks: u32,
     is_logged: bool,
-}
-
-/// Remaining work of one scan.
-#[derive(Debug)]
-struct Budget {
-    now_ns: u64,
-    /// Files that were opened, by user.
-    opened: BTreeMap<Account, usize>,
-    opened_max: usize,
-    /// Rejected files that are known, by user.
-    rejected: BTreeMap<Account, usize>,
-    logged: usize,
 }
 
 impl KnownTape {
@@ -426,7 +411,8 @@ impl Tapes {
 
     /// Searches for tapes, and reads the state of every one; the forgotten tapes, with their names.
     pub(crate) fn look(&mut self, now: Now, node: &dyn Node) -> Vec<(TapeKey, String)> {
-        let mut budget = self.budget(now);
+        let no_tapes = self.rejected.values().filter(|of| !of.is_tape).map(|of| of.account);
+        let mut budget = Budget::new(now.mono_ns, !self.has_seen_all, no_tapes);
         let mut given_up = self.search(node, &mut budget);
         let host_oom_kills = node.oom_kills();
         let mut refused = Vec::new();
@@ -443,16 +429,6 @@ impl Tapes {
         let processes = self.known.values().filter_map(|known| known.process.or(known.ending));
         node.watch(processes.collect());
         given_up
-    }
-
-    fn budget(&self, now: Now) -> Budget {
-        let mut rejected = BTreeMap::<Account, usize>::new();
-        for of in self.rejected.values().filter(|of| !of.is_tape) {
-            *rejected.entry(of.account).or_default() += 1;
-        }
-        let opened_max = if self.has_seen_all { OPENED_PER_LOOK_MAX } else { OPENED_FIRST_MAX };
-        let now_ns = now.mono_ns;
-        Budget { now_ns, opened: BTreeMap::new(), opened_max, rejected, logged: 0 }
     }
 
     /// Opens new files in the next part of the folders, at first in all parts. Returns the tapes
@@ -501,7 +477,7 @@ impl Tapes {
                 return None;
             }
         }
-        if !budget.may_open(entry.account(), self.rejected.contains_key(&entry.id)) {
+        if !budget.may_open(entry, self.rejected.contains_key(&entry.id)) {
             return None;
         }
         let opened = KnownTape::open(self.source.as_ref(), &self.redaction, entry, node);
@@ -620,27 +596,6 @@ impl Tapes {
             // A name may hold anything; with `?` it is one line.
             tracing::warn!("file {:?} is left alone: {why}", entry.path);
         }
-    }
-}
-
-impl Budget {
-    /// Takes one of an account's openings, while there are some. A file that was rejected may have
-    /// become a tape; beyond the bound no further one is tried.
-    fn may_open(&mut self, account: Account, is_rejected: bool) -> bool {
-        let opened = self.opened.entry(account).or_default();
-        let rejected = self.rejected.get(&account).copied().unwrap_or(0);
-        if *opened >= self.opened_max || (rejected >= REJECTED_PER_USER_MAX && !is_rejected) {
-            return false;
-        }
-        *opened += 1;
-        true
-    }
-
-    /// Counts a rejected file; true when its user has as many as are remembered.
-    fn reject(&mut self, account: Account) -> bool {
-        let rejected = self.rejected.entry(account).or_default();
-        *rejected += 1;
-        *rejected == REJECTED_PER_USER_MAX
     }
 }
 

@@ -42,6 +42,11 @@ impl Pod {
         self.account ^ 1 << 32
     }
 
+    /// Number where files of a user in the folder are counted before their processes are known.
+    pub(crate) fn account_of(&self, uid: u32) -> Account {
+        self.account ^ Account::from(uid) ^ 1 << 33
+    }
+
     /// Id of a user's tape in the folder of the pod among the tapes of all pods of a node.
     pub(crate) fn owned_tape_id(&self, tape_id: &str, uid: u32) -> String {
         owned_tape_id(&format!("{tape_id}-{}-{uid}", self.workload.pod_uid), self.account)

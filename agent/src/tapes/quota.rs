@@ -12,9 +12,6 @@ use memtape_core::sharing::Amounts;
 use crate::node::accounts::Account;
 use crate::tapes::known::TapeKey;
 
-/// Maximum files opened for one user in one scan, to find tapes.
-pub(crate) const OPENED_PER_LOOK_MAX: usize = 64;
-
 /// What is known of the process of a tape; the less, the sooner the tape gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {

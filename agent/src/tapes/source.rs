@@ -244,9 +244,9 @@ impl FileId {
 }
 
 impl Entry {
-    /// Number of the owner where files are counted: the user, or the namespace of the pod.
+    /// Number of the owner where files are counted: the user; in a pod's folder the user there.
     pub(crate) fn account(&self) -> Account {
-        self.pod.as_ref().map_or(self.uid.into(), |pod| pod.account)
+        self.pod.as_ref().map_or(self.uid.into(), |pod| pod.account_of(self.uid))
     }
 }
 
