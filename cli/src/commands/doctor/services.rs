@@ -1,8 +1,11 @@
 //! Checks of the services: the agent of this machine, and the coordinator.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use memtape_proto::api::Nodes;
+use rustix::process::geteuid;
 
 use super::Check;
 use crate::client::Client;
@@ -12,13 +15,16 @@ use crate::render::units::plural;
 /// Clocks that differ by less are taken for equal: the coordinator's answer has whole seconds.
 const SKEW_SECONDS_MAX: u64 = 2;
 
-/// The agent of this machine, by the processes that this user sees.
+/// Most bytes that are read of a file of a process: its user decides how long some are.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// The agent of this machine, by the processes of root and of this user.
 pub(super) fn agent() -> Check {
     const NAME: &str = "agent";
     let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    let agent = processes
-        .map(|entry| entry.path())
-        .find(|process| std::fs::read(process.join("cmdline")).is_ok_and(|words| is_agent(&words)));
+    let agent = processes.map(|entry| entry.path()).find(|process| {
+        is_trusted(&read(process, "status")) && is_agent(&read(process, "cmdline"))
+    });
     match agent.as_deref().and_then(Path::file_name) {
         Some(pid) => Check::ok(NAME, format!("runs as process {}", pid.to_string_lossy())),
         None => Check::warn(
@@ -28,6 +34,23 @@ pub(super) fn agent() -> Check {
              Kubernetes it runs in a pod of its own, which is not seen here)",
         ),
     }
+}
+
+fn read(process: &Path, name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = File::open(process.join(name));
+    // A process that has ended has neither.
+    let _ = file.and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
+    bytes
+}
+
+/// Is the real user of this `/proc/PID/status` root, or the user of this process? The owner of the
+/// files is root for each process that may not be traced.
+fn is_trusted(status: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(status);
+    let uid = text.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next());
+    uid.and_then(|uid| uid.parse().ok())
+        .is_some_and(|uid: u32| uid == 0 || uid == geteuid().as_raw())
 }
 
 /// Words as in `/proc/PID/cmdline`: `memtape`, then `agent` among the first words.
@@ -113,6 +136,13 @@ mod tests {
         assert!(!is_agent(b"memtape\0run\0agent\0"));
         assert!(!is_agent(b"grep\0agent\0"));
         assert!(!is_agent(b""));
+        let uid = geteuid().as_raw();
+        let of = |real: u32| format!("Name:\tmemtape\nUid:\t{real}\t0\t0\t0\n").into_bytes();
+        assert!(is_trusted(&of(0)) && is_trusted(&of(uid)));
+        assert!(!is_trusted(&of(uid + 1)) && !is_trusted(b""));
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join("cmdline"), [b'x'; 1 << 20]).expect("a file");
+        assert_eq!(read(dir.path(), "cmdline").len() as u64, FILE_BYTES_MAX);
     }
 
     #[test]
