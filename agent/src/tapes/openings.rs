@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_user_takes_no_opening_of_another_in_the_folder_of_a_pod() {
-        let pods = ["team-a_x-0_1-a", "team-b_x-0_1-b"].map(|name| Pod::of_folder(name));
+        let pods = ["team-a_x-0_1-a", "team-b_x-0_1-b"].map(Pod::of_folder);
         let pods = pods.map(|pod| Arc::new(pod.expect("a pod")));
         let of = |pod: usize, uid| Entry {
             id: FileId { device: 0, inode: 0 },
