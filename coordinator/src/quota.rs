@@ -8,6 +8,7 @@
 //! | all, and each caller | bytes of large answers | the request waits for a while |
 //! | each caller | requests in progress, and a rate of them | the request is refused |
 //! | each caller | one question in the queue of the loop | the others wait |
+//! | all, and each caller | threads that work on answers | the request waits |
 //! | each node, and each owner on it | a rate of changes of ranks | they wait, or are refused |
 //! | each node, and each owner on it | a rate of step records | a thinner series is kept |
 //! | each node, and each job | a rate of agent-initiated captures | the capture is refused |
@@ -34,6 +35,8 @@
 //! Memory for ranks, jobs and captures is shared by node and owner in the files of `state/`, by
 //! `memtape_core::sharing`.
 
+pub(crate) mod unsent;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -43,18 +46,23 @@ use memtape_core::capacity::Division;
 use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
-    AGENT_CAPTURES_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX,
-    CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX,
-    LARGE_ANSWERS_PER_CALLER_MAX, MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
-    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
-    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX,
+    AGENT_CAPTURES_PER_MINUTE_MAX, ANSWER_WORKS_MAX, ANSWER_WORKS_PER_CALLER_MAX,
+    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, CHUNK_BYTES_MAX,
+    DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
+    MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
+    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
+    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX, REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX,
     REQUESTS_PER_SECOND_MAX, UPLOADS_PER_NODE_MAX,
 };
 use memtape_core::rates::Rates;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
-use crate::state::effects::Share;
+use crate::quota::unsent::{Answers, Unsent};
+
+/// Memory that a message of an agent takes until it is stored, or an answer; none in a simulation.
+pub(crate) type Share = Option<OwnedSemaphorePermit>;
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -80,6 +88,9 @@ pub(crate) const FIRST_CHUNKS_MAX: usize = 16;
 /// or they have them.
 const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
 
+/// Time between two answers that give way to an answer that waits for memory.
+const GIVE_WAY_EVERY: Duration = Duration::from_secs(2);
+
 /// The quotas of all, of each node, and of each caller.
 #[derive(Debug)]
 pub(crate) struct Quotas {
@@ -92,6 +103,8 @@ pub(crate) struct Quotas {
     callers: PerName<CallerQuota>,
     upload_queue: Arc<Semaphore>,
     first_chunks: Arc<Semaphore>,
+    works: Arc<Semaphore>,
+    unsent: Answers,
     /// Uploads that were asked to come back later.
     pub(crate) deferred: AtomicU64,
 }
@@ -125,7 +138,18 @@ struct CallerQuota {
     /// The permit to have a question in the queue of the loop.
     question: Arc<Semaphore>,
     large_answers: Arc<Semaphore>,
+    /// Threads that work on its answers.
+    works: Arc<Semaphore>,
+    pickle: Arc<Semaphore>,
     bytes: ByteQuota,
+}
+
+/// Memory of an answer.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    /// Bytes of its caller's, bytes of all callers', and the permit of a large answer.
+    shares: [Share; 3],
+    _caller: Arc<CallerQuota>,
 }
 
 /// A slot in the queue of uploads, and then the permit to send the first chunk.
@@ -180,6 +204,8 @@ impl CallerQuota {
             requests: permits(REQUESTS_IN_PROGRESS_MAX),
             question: permits(1),
             large_answers: permits(LARGE_ANSWERS_PER_CALLER_MAX),
+            works: permits(ANSWER_WORKS_PER_CALLER_MAX),
+            pickle: permits(1),
             bytes: ByteQuota::new(answers.bytes_max / 4),
         }
     }
@@ -198,6 +224,8 @@ impl Quotas {
             callers: PerName::default(),
             upload_queue: permits(memory.uploads_waiting_max()),
             first_chunks: permits(FIRST_CHUNKS_MAX),
+            works: permits(ANSWER_WORKS_MAX),
+            unsent: Answers::default(),
             deferred: AtomicU64::new(0),
         }
     }
@@ -264,17 +292,58 @@ impl Quotas {
         Some((caller.question.clone().acquire_owned().await.ok()?, caller))
     }
 
-    /// Waits for an answer of about this many bytes; none only when the coordinator stops.
+    /// Waits until a caller's other pickles are sent.
+    pub(crate) async fn begin_pickle(&self, caller: &str) -> Option<impl Send + use<>> {
+        let caller = self.caller(caller);
+        Some((caller.pickle.clone().acquire_owned().await.ok()?, caller))
+    }
+
+    /// Waits for a thread that works on an answer of a caller; none only when the coordinator
+    /// stops. A caller's works wait for each other first: no caller has all threads.
+    pub(crate) async fn begin_work(&self, caller: &str) -> Option<impl Send + use<>> {
+        let caller = self.caller(caller);
+        let own = caller.works.clone().acquire_owned().await.ok()?;
+        Some((self.works.clone().acquire_owned().await.ok()?, own, caller))
+    }
+
+    /// Threads that work on answers now.
+    #[cfg(test)]
+    pub(crate) fn works(&self) -> usize {
+        ANSWER_WORKS_MAX - self.works.available_permits()
+    }
+
+    /// Waits for an answer of about this many bytes, which has some already; none only when the
+    /// coordinator stops. While it waits for the others' bytes, answers of callers who have more
+    /// give way.
     pub(crate) async fn reserve_answer(
         &self,
-        caller: &str,
+        name: &str,
         bytes: u64,
-    ) -> Option<impl Send + use<>> {
-        let caller = self.caller(caller);
-        let permit = caller.large_answers.clone().acquire_owned().await.ok()?;
-        // Its own first: it holds no bytes of the others while it waits for its own.
-        let bytes = [caller.bytes.reserve(bytes).await, self.answers.reserve(bytes).await];
-        Some((permit, bytes, caller))
+        is_large: bool,
+        before: Option<Reservation>,
+    ) -> Option<Reservation> {
+        let caller = self.caller(name);
+        let [mut own, mut all, mut permit] = before.map_or([None, None, None], |of| of.shares);
+        if is_large && permit.is_none() {
+            // It holds no bytes while it waits for its turn.
+            (own, all) = (None, None);
+            permit = Some(caller.large_answers.clone().acquire_owned().await.ok()?);
+        }
+        // Its own first: it holds no more bytes of the others while it waits for its own.
+        let own = caller.bytes.fill(own, bytes).await;
+        let mut filling = std::pin::pin!(self.answers.fill(all, bytes));
+        let all = loop {
+            match timeout(GIVE_WAY_EVERY, &mut filling).await {
+                Ok(all) => break all,
+                Err(_) => self.unsent.give_way(name),
+            }
+        };
+        Some(Reservation { shares: [own, all, permit], _caller: caller })
+    }
+
+    /// An answer is sent from now on, and may give way.
+    pub(crate) fn sent(&self, answer: &Arc<Unsent>) {
+        self.unsent.add(answer);
     }
 }
 
@@ -293,10 +362,40 @@ impl ByteQuota {
         self.kib.clone().acquire_many_owned(share).await.ok()
     }
 
+    /// Waits until a share has this many bytes, or gives some of it back.
+    async fn fill(&self, share: Share, bytes: u64) -> Share {
+        let bytes = bytes.min(self.bytes_max);
+        let Some(mut share) = share else { return self.reserve(bytes).await };
+        let held = (share.num_permits() as u64) << 10;
+        if held < bytes {
+            share.merge(self.reserve(bytes - held).await?);
+        }
+        shrink(&mut share, bytes);
+        Some(share)
+    }
+
     /// Bytes that are reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes_max.saturating_sub((self.kib.available_permits() as u64) << 10)
     }
+}
+
+impl Reservation {
+    /// Bytes that are reserved of those of all callers.
+    pub(crate) fn bytes(&self) -> u64 {
+        let [_, all, _] = &self.shares;
+        all.as_ref().map_or(0, |share| (share.num_permits() as u64) << 10)
+    }
+
+    /// Gives back all but this many bytes.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let [own, all, _] = &mut self.shares;
+        [own, all].into_iter().flatten().for_each(|share| shrink(share, bytes));
+    }
+}
+
+fn shrink(share: &mut OwnedSemaphorePermit, bytes: u64) {
+    drop(share.split(share.num_permits().saturating_sub(kib(bytes) as usize)));
 }
 
 fn kib(bytes: u64) -> u32 {
@@ -404,6 +503,12 @@ impl CallerRates {
     /// Rate of logged refusals: a flood of refusals floods no log.
     pub(crate) fn of_logged() -> Self {
         Self::new(MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
+    }
+
+    /// Rate of refusals of all networks: many networks fill no disk.
+    pub(crate) fn of_logged_of_all() -> Self {
+        let refill_ns = MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX;
+        Self::new(refill_ns, REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX)
     }
 
     /// A rate a second, and as many at once.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -235,8 +236,13 @@ impl Store {
         packer::read(&self.shared.reader, &self.shared.open, key, None)
     }
 
-    /// Hands over the same records a block at a time: in no order, and some of them twice. Blocks.
-    pub fn series_each(&self, key: SeriesKey, take: &mut dyn FnMut(Found)) -> Result<()> {
+    /// Hands over the same records a block at a time: in no order, and some of them twice, until
+    /// `take` wants no more. Blocks.
+    pub fn series_each(
+        &self,
+        key: SeriesKey,
+        take: &mut dyn FnMut(Found) -> ControlFlow<()>,
+    ) -> Result<()> {
         packer::read_each(&self.shared.reader, &self.shared.open, key, None, take)
     }
 

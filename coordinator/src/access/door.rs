@@ -35,7 +35,7 @@ pub(crate) enum Refused {
     Unproven,
     #[error("the token is not valid: it is wrong, has expired or was revoked")]
     BadToken,
-    #[error("{0} has no role here: an admin gives one in the file of roles")]
+    #[error("{} has no role here: an admin gives one in the file of roles", .0.escape_debug())]
     NoRole(String),
     #[error("too many requests: try again later")]
     TooMany(Duration),
@@ -54,6 +54,8 @@ pub(crate) struct Door {
     /// Rates of audited refusals: by proven name, and of others by network.
     refused: CallerRates,
     refused_unproven: CallerRates,
+    /// Rates of refusals over all networks: in the audit, and in the log.
+    refused_of_all: CallerRates,
     verified: CallerRates,
     verified_of_network: CallerRates,
     #[cfg(feature = "oidc")]
@@ -85,6 +87,7 @@ impl Door {
             logged: CallerRates::of_logged(),
             refused: CallerRates::of_logged(),
             refused_unproven: CallerRates::of_logged(),
+            refused_of_all: CallerRates::of_logged_of_all(),
             verified: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX),
             verified_of_network: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX / 10),
             #[cfg(feature = "oidc")]
@@ -145,6 +148,7 @@ impl Door {
             None => {
                 let network = peer.network().to_string();
                 let taken = self.refused_unproven.take(now.mono_ns, &network);
+                let taken = taken.and_then(|()| self.refused_of_all.take(now.mono_ns, "audit"));
                 ("unknown", taken, Cause::Unproven)
             }
         };
@@ -159,7 +163,9 @@ impl Door {
 
     /// Is a refusal of this peer worth a line in the log? All of them are counted.
     pub(crate) fn is_logged(&self, peer: &Peer) -> bool {
-        self.logged.take(clock::now().mono_ns, &peer.network().to_string()).is_ok()
+        let (now_ns, network) = (clock::now().mono_ns, peer.network().to_string());
+        let taken = self.logged.take(now_ns, &network);
+        taken.and_then(|()| self.refused_of_all.take(now_ns, "log")).is_ok()
     }
 
     /// Writes an action that the coordinator is about to take by itself into the audit.

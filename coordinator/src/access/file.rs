@@ -70,10 +70,9 @@ struct Granted {
     names: Vec<String>,
     #[serde(default)]
     groups: Vec<String>,
-    #[serde(default)]
-    uids: BTreeSet<u32>,
-    #[serde(default)]
-    namespaces: BTreeSet<String>,
+    /// All jobs where neither these nor namespaces are given.
+    uids: Option<BTreeSet<u32>>,
+    namespaces: Option<BTreeSet<String>>,
 }
 
 /// Settings of a provider in the file of roles.
@@ -174,7 +173,13 @@ fn rule(granted: Granted) -> Result<Rule, String> {
     if names.iter().chain(&groups).any(|name| name.trim().is_empty()) {
         return Err(format!("a grant of {of} has an empty name"));
     }
-    let scope = Scope { uids, namespaces };
+    // An empty list, as a template makes it, would open all jobs.
+    let is_empty = uids.as_ref().is_some_and(BTreeSet::is_empty);
+    if is_empty || namespaces.as_ref().is_some_and(BTreeSet::is_empty) {
+        return Err(format!("a grant of {of} has an empty list: leave it out to reach every job"));
+    }
+    let scope =
+        Scope { uids: uids.unwrap_or_default(), namespaces: namespaces.unwrap_or_default() };
     if role == Role::Agent {
         if !names.iter().all(|name| name.contains(NODE)) {
             return Err(format!("the names of agents must hold {NODE}, which is their node's"));
@@ -228,6 +233,9 @@ mod tests {
         check(&format!("{viewer}names = [\"a\"]\nuid = [1]\n"), "line 4");
         check(viewer, "neither names nor groups");
         check(&format!("{viewer}names = [\" \"]\n"), "empty name");
+        for empty in ["uids = []\n", "namespaces = []\n", "uids = [1]\nnamespaces = []\n"] {
+            check(&format!("{viewer}names = [\"a\"]\n{empty}"), "empty list");
+        }
         check("[[grant]]\nrole = \"owner\"\nnames = [\"a\"]\n", "line 2");
         check("[[grant]]\nrole = \"agent\"\nnames = [\"a\"]\n", "{node}");
         check("[[grant]]\nrole = \"agent\"\nnames = [\"{node}\"]\nuids = [1]\n", "no groups");

@@ -15,6 +15,7 @@ use jsonwebtoken::crypto::{CryptoProvider, JwkUtils, JwtVerifier};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
+use memtape_core::limits::NAME_BYTES_MAX;
 use memtape_core::sharing::Amounts;
 use ring::signature as ring_signature;
 use serde::Deserialize;
@@ -167,7 +168,7 @@ impl Keys {
             }
             _ => Vec::new(),
         };
-        if name.is_empty() {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return None;
         }
         let user = User { name: format!("{PREFIX}{name}"), groups };
@@ -467,6 +468,7 @@ mod tests {
             ("nbf", json!(NOW + 1)),
             ("nbf", json!("never")),
             ("email", json!("")),
+            ("email", json!("a".repeat(NAME_BYTES_MAX + 1))),
             ("email", json!(["alice@example.org"])),
             ("email", Value::Null),
             ("email_verified", json!(false)),

@@ -17,7 +17,7 @@ use memtape_proto::api::{
 use crate::access::tokens::{TokenError, Wanted, is_valid};
 use crate::access::{Refused, latest_ns};
 use crate::connections::Call;
-use crate::http::asking::{Asking, cookie, cookie_name, refused};
+use crate::http::asking::{Asking, cookie, cookie_name, refuse};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf, Sent};
 use crate::http::route_list::Routes;
 use memtape_store::records::TokenRecord;
@@ -65,10 +65,8 @@ async fn sign_in(
         true => api.door.caller(call.connection().peer(), Some(&token)),
         false => Err(Refused::BadToken),
     };
-    let caller = found.map_err(|why| {
-        api.door.note_refusal(call.connection().peer(), 0, None, format!("sign in: {why}"));
-        refused(&api, &why)
-    })?;
+    let from = (call.connection().peer(), 0, None);
+    let caller = found.map_err(|why| refuse(&api, from, "sign in".to_string(), &why))?;
     let who = WhoAmI { signed_in: true, ..who(&caller) };
     Ok(SignedIn { cookie: set_cookie(&api, &token)?, who })
 }
@@ -176,8 +174,8 @@ async fn audit(asking: Asking, query: QueryOf<AuditQuery>) -> Answer<Audit> {
     let Query(AuditQuery { after }) = query?;
     asking.audit_read("read audit", String::new()).await?;
     let kept = asking.api.door.audit.clone();
-    let read = tokio::task::spawn_blocking(move || kept.read(after.unwrap_or(0), ROWS_LISTED_MAX));
-    let (entries, broken_at) = read.await.map_err(Problem::broken)?;
+    let read = asking.work(move |_| kept.read(after.unwrap_or(0), ROWS_LISTED_MAX));
+    let (entries, broken_at) = read.await?;
     Ok(Json(Audit { entries, broken_at }))
 }
 

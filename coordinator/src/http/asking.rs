@@ -10,16 +10,20 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use memtape_core::access::Caller;
-use tokio::time::timeout;
 
-use crate::access::Refused;
 use crate::access::audit::{Entry, NotWritten};
+use crate::access::{Peer, Refused};
 use crate::connections::Call;
 use crate::http::request::{Api, Problem};
+use crate::http::sending::{self, Size};
 use crate::http::site::RequestNumber;
+use crate::quota::unsent::Unsent;
 use crate::state::counters::Loss;
 use crate::state::view::View;
 use crate::state::visible::Visible;
+use crate::work::blocking::{self, Client, for_client};
+use crate::work::decoding::NotRead;
+use crate::work::parts;
 use memtape_disk::clock;
 use memtape_store::records::Cause;
 
@@ -29,9 +33,6 @@ pub(crate) fn cookie_name(has_tls: bool) -> &'static str {
     if has_tls { "__Host-memtape_token" } else { "memtape_token" }
 }
 
-/// Maximum time that a request waits for the bytes of its answer.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
-
 /// Characters of a refused path that the audit has.
 const PATH_AUDITED_MAX: usize = 128;
 
@@ -40,6 +41,9 @@ pub(crate) struct Asking {
     pub(crate) api: Api,
     pub(crate) caller: Arc<Caller>,
     call: Arc<Call>,
+    unsent: Arc<Unsent>,
+    /// The request asks for an answer, and does nothing else.
+    is_read: bool,
     request: u64,
 }
 
@@ -56,14 +60,18 @@ impl Asking {
         self.ask_all(move |view| question(&Visible::new(view, &caller))).await
     }
 
-    /// Asks the loop, which shows everything. The caller's other questions wait for the answer.
+    /// Asks the loop, which shows everything. The caller's other questions wait for the answer. The
+    /// value of a request that only reads has its memory before.
     ///
     /// # Errors
-    /// When the coordinator is stopping.
+    /// When its memory is not free for long, or the coordinator is stopping.
     pub(super) async fn ask_all<T: Send + 'static>(
         &self,
         question: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
+        if self.is_read {
+            sending::reserve(&self.api, &self.unsent, Size::Value).await?;
+        }
         let _alone = self.api.quotas.begin_question(&self.bucket()).await;
         self.api.ask(question).await
     }
@@ -73,12 +81,41 @@ impl Asking {
     /// # Errors
     /// They are not free for long, or the coordinator is stopping.
     pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Problem> {
-        let (caller, quotas) = (self.bucket(), &self.api.quotas);
-        let reserved = timeout(ANSWER_WAIT_MAX, quotas.reserve_answer(&caller, bytes)).await;
-        let late = || refused(&self.api, &Refused::TooMany(ANSWER_WAIT_MAX));
-        let permit = reserved.map_err(|_| late())?.ok_or_else(Problem::stopping)?;
-        self.call.keep(Box::new(permit));
-        Ok(())
+        sending::reserve(&self.api, &self.unsent, Size::Large(bytes)).await
+    }
+
+    /// Does work on the answer that blocks, on one of few threads. The request and its
+    /// reservations count until the work ends, also when the client has left.
+    ///
+    /// # Errors
+    /// The work panicked, or the coordinator is stopping.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Client) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let thread = self.api.quotas.begin_work(&self.bucket()).await;
+        let thread = thread.ok_or_else(Problem::stopping)?;
+        let permits = (thread, self.call.clone(), self.unsent.clone());
+        for_client(permits, work).await.map_err(Problem::broken)
+    }
+
+    /// Begins the pickle of a snapshot, one at a time for each caller.
+    ///
+    /// # Errors
+    /// The coordinator is stopping.
+    pub(crate) async fn pickle(
+        &self,
+        hash: blake3::Hash,
+    ) -> Result<Result<parts::Parts, NotRead>, Problem> {
+        let own = self.api.quotas.begin_pickle(&self.bucket()).await;
+        let own = own.ok_or_else(Problem::stopping)?;
+        let permits = (own, self.call.clone(), self.unsent.clone());
+        Ok(self.api.pickling.pickle(permits, hash).await)
+    }
+
+    /// Begins blocking work that sends the answer. The request counts until the work ends.
+    pub(crate) fn send(&self, work: impl FnOnce() + Send + 'static) {
+        blocking::sending((self.call.clone(), self.unsent.clone()), work);
     }
 
     /// Admits only administrators.
@@ -106,7 +143,8 @@ impl Asking {
     /// The problem that the caller lacks this role.
     pub(crate) fn lacks(&self, role: &str) -> Problem {
         self.api.counters.lose(Loss::CallerRefused, 1);
-        let line = format!("{} lacks the role {role}: ask an admin for it", self.caller.name);
+        let name = self.caller.name.escape_debug();
+        let line = format!("{name} lacks the role {role}: ask an admin for it");
         let (peer, who) = (self.call.connection().peer(), Some(&*self.caller.name));
         self.api.door.note_refusal(peer, self.request, who, line.clone());
         Problem::new(StatusCode::FORBIDDEN, line)
@@ -172,24 +210,27 @@ impl FromRequestParts<Api> for Asking {
         let call = call.ok_or_else(|| Problem::broken("the call has no connection"))?;
         let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);
         let peer = call.connection().peer();
-        let refuse = |why: Refused, who: Option<&str>| {
+        let refused = |why: Refused, who: Option<&str>| {
             let path: String = parts.uri.path().chars().take(PATH_AUDITED_MAX).collect();
-            api.door.note_refusal(peer, request, who, format!("{} {path}: {why}", parts.method));
-            refused(api, &why)
+            refuse(api, (peer, request, who), format!("{} {path}", parts.method), &why)
         };
-        let token = token(api, &parts.headers).map_err(|why| refuse(why, None))?;
+        let token = token(api, &parts.headers).map_err(|why| refused(why, None))?;
         let caller = api.door.caller(peer, token).map_err(|why| match &why {
-            Refused::NoRole(who) => refuse(why.clone(), Some(who)),
-            _ => refuse(why, None),
+            Refused::NoRole(who) => refused(why.clone(), Some(who)),
+            _ => refused(why, None),
         });
         let caller = Arc::new(caller?);
-        let permit = api.quotas.begin_request(&api.door.bucket(peer, Some(&caller)));
+        let bucket = api.door.bucket(peer, Some(&caller));
+        let permit = api.quotas.begin_request(&bucket);
         let why = Refused::TooMany(Duration::from_secs(1));
-        let too_many = || refuse(why, Some(&caller.name));
+        let too_many = || refused(why, Some(&caller.name));
         call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
         call.admit_while(Box::new(move |peer| door.still_knows(peer, token.as_deref())));
-        Ok(Self { api: api.clone(), caller, call, request })
+        let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
+        unsent.belongs_to(bucket);
+        let (api, is_read) = (api.clone(), parts.method.is_safe());
+        Ok(Self { api, caller, call, unsent, is_read, request })
     }
 }
 
@@ -210,7 +251,21 @@ pub(crate) fn cookie<'a>(api: &Api, headers: &'a HeaderMap) -> Option<&'a str> {
     pairs.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
 }
 
-pub(crate) fn refused(api: &Api, why: &Refused) -> Problem {
+/// Refuses a request of a peer, by its number and its caller's proven name. Too many requests are
+/// counted only: their entries would use up the caller's rate of audited refusals.
+pub(crate) fn refuse(
+    api: &Api,
+    (peer, request, who): (&Peer, u64, Option<&str>),
+    what: String,
+    why: &Refused,
+) -> Problem {
+    if !matches!(why, Refused::TooMany(_)) {
+        api.door.note_refusal(peer, request, who, format!("{what}: {why}"));
+    }
+    refused(api, why)
+}
+
+pub(super) fn refused(api: &Api, why: &Refused) -> Problem {
     let (loss, status) = match why {
         Refused::Unproven | Refused::BadToken => (Loss::CallerRefused, StatusCode::UNAUTHORIZED),
         Refused::NoRole(_) => (Loss::CallerRefused, StatusCode::FORBIDDEN),

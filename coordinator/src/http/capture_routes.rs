@@ -166,7 +166,7 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
     let hash = asking.ask(move |view| hash_of(view, &id, rank)).await??;
     asking.audit_read("read pickle", format!("{capture}, rank {rank}")).await?;
     asking.reserve(DOWNLOAD_BYTES).await?;
-    let parts = asking.api.pickling.pickle(hash).await.map_err(|why| unreadable(&why))?;
+    let parts = asking.pickle(hash).await?.map_err(|why| unreadable(&why))?;
     Ok(Pickle { name, parts })
 }
 

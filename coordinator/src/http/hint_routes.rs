@@ -18,7 +18,7 @@ use crate::http::request::{Answer, PathOf, Problem, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::actions::of_row;
 use crate::state::hints::{Against, Gathered, Trial, gather};
-use crate::work::blocking::blocking;
+use crate::work::blocking::Client;
 use crate::work::decoding::Snapshots;
 use memtape_store::records::{SeriesKey, StepRecord};
 use memtape_store::{Found, Store};
@@ -45,8 +45,8 @@ async fn hints(asking: Asking, path: PathOf<JobPath>) -> Answer<Hints> {
     let mut gathered = gathered.await??;
     read_capture(&asking.api.snapshots, &mut gathered).await;
     let store = asking.api.store.clone();
-    let read = blocking(move || answer(&store, gathered));
-    read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
+    let read = asking.work(move |client| answer(&Steps { store, client }, gathered));
+    read.await?.map_err(Problem::broken).map(Json)
 }
 
 /// Reads the newest snapshot of the fullest device.
@@ -67,17 +67,17 @@ async fn read_capture(snapshots: &Snapshots, gathered: &mut Gathered) {
 }
 
 /// Reads the steps, and makes the answer. Blocks.
-fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
+fn answer(steps: &Steps<'_>, gathered: Gathered) -> memtape_store::Result<Hints> {
     let Gathered { mut facts, mut answer, series, has_steps, trials, applied, .. } = gathered;
     if let Some(key) = series {
         let mut newest = None;
-        let window = window(store, key, u64::MAX, &mut newest)?;
+        let window = steps.window(key, u64::MAX, &mut newest)?;
         facts.reserved_bytes = facts.reserved_bytes.max(window.memory.reserved_bytes);
         facts.step = facts.step.or(newest.filter(|_| has_steps).map(|row| of_row(&row)));
     }
     let mut is_newest = true;
     for trial in trials {
-        let (shown, not_helpful) = proof(store, &trial)?;
+        let (shown, not_helpful) = proof(steps, &trial)?;
         facts.tried.extend(not_helpful);
         if std::mem::take(&mut is_newest) {
             answer.applied = Some(shown);
@@ -93,24 +93,24 @@ fn answer(store: &Store, gathered: Gathered) -> memtape_store::Result<Hints> {
 
 /// The effect of the settings of one attempt; and the settings that are known not to help. A
 /// setting that the earlier attempt had, too, is not judged. Blocks.
-fn proof(store: &Store, trial: &Trial) -> memtape_store::Result<(AppliedHints, Vec<Setting>)> {
+fn proof(steps: &Steps<'_>, trial: &Trial) -> memtape_store::Result<(AppliedHints, Vec<Setting>)> {
     let mut shown = AppliedHints {
         attempt: trial.attempt.0,
         attempt_ordinal: trial.attempt.1,
         settings: Setting::join(&trial.settings),
         ..AppliedHints::default()
     };
-    let Some((against, whole)) = earlier(store, trial)? else {
+    let Some((against, whole)) = earlier(steps, trial)? else {
         shown.proof = format!(
             "no earlier attempt without these settings made {PROOF_STEPS} steps and recorded its \
              own settings, on a rank that has them now"
         );
         return Ok((shown, Vec::new()));
     };
-    let next = window(store, against.after, u64::MAX, &mut None)?;
-    let steps = whole.steps().min(next.steps());
-    let before = window(store, against.before, whole.step_after(steps), &mut None)?;
-    let after = window(store, against.after, next.step_after(steps), &mut None)?;
+    let next = steps.window(against.after, u64::MAX, &mut None)?;
+    let count = whole.steps().min(next.steps());
+    let before = steps.window(against.before, whole.step_after(count), &mut None)?;
+    let after = steps.window(against.after, next.step_after(count), &mut None)?;
     let outcome = Outcome { steps: whole.steps(), ..against.outcome };
     let next_outcome = Outcome { steps: next.steps(), ..trial.outcome };
     let found = verdict((&before, &outcome), (&after, &next_outcome));
@@ -130,7 +130,7 @@ fn proof(store: &Store, trial: &Trial) -> memtape_store::Result<(AppliedHints, V
             }
         }
         None => {
-            shown.proof = format!("{steps} of the {PROOF_STEPS} steps that a verdict needs");
+            shown.proof = format!("{count} of the {PROOF_STEPS} steps that a verdict needs");
         }
     }
     Ok((shown, not_helpful))
@@ -138,11 +138,11 @@ fn proof(store: &Store, trial: &Trial) -> memtape_store::Result<(AppliedHints, V
 
 /// The newest of the earlier attempts that made enough steps, and its steps. Blocks.
 fn earlier<'a>(
-    store: &Store,
+    steps: &Steps<'_>,
     trial: &'a Trial,
 ) -> memtape_store::Result<Option<(&'a Against, Window)>> {
     for against in &trial.against {
-        let whole = window(store, against.before, u64::MAX, &mut None)?;
+        let whole = steps.window(against.before, u64::MAX, &mut None)?;
         if whole.steps() >= PROOF_STEPS {
             return Ok(Some((against, whole)));
         }
@@ -150,24 +150,35 @@ fn earlier<'a>(
     Ok(None)
 }
 
-/// The steps of a device up to one; and its newest record of all. Blocks.
-fn window(
-    store: &Store,
-    key: SeriesKey,
-    step_max: u64,
-    newest: &mut Option<StepRecord>,
-) -> memtape_store::Result<Window> {
-    let mut window = Window::default();
-    store.series_each(key, &mut |found| match found {
-        Found::Rows(rows) => {
-            for row in rows {
-                window.add(step_max, &of_row(&row));
-                if newest.is_none_or(|of| row.last_step >= of.last_step) {
-                    *newest = Some(row);
+/// The stored steps, as long as a client waits for them.
+struct Steps<'a> {
+    store: Store,
+    client: &'a Client,
+}
+
+impl Steps<'_> {
+    /// The steps of a device up to one; and its newest record of all. Blocks.
+    fn window(
+        &self,
+        key: SeriesKey,
+        step_max: u64,
+        newest: &mut Option<StepRecord>,
+    ) -> memtape_store::Result<Window> {
+        let mut window = Window::default();
+        self.store.series_each(key, &mut |found| {
+            match found {
+                Found::Rows(rows) => {
+                    for row in rows {
+                        window.add(step_max, &of_row(&row));
+                        if newest.is_none_or(|of| row.last_step >= of.last_step) {
+                            *newest = Some(row);
+                        }
+                    }
                 }
+                Found::Forgotten => (window, *newest) = (Window::default(), None),
             }
-        }
-        Found::Forgotten => (window, *newest) = (Window::default(), None),
-    })?;
-    Ok(window)
+            self.client.waits()
+        })?;
+        Ok(window)
+    }
 }

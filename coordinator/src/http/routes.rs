@@ -25,13 +25,14 @@ use crate::http::route_list::Routes;
 use crate::http::site::Site;
 use crate::http::{
     access_routes, capture_routes, hint_routes, incident_routes, job_routes, line_routes,
-    node_routes, page, policy_routes, rank_routes, series, store_routes,
+    node_routes, page, policy_routes, rank_routes, sending, series, store_routes,
 };
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX, Quotas};
 use crate::telemetry::metrics::{self, AdmissionFigures};
+use crate::work::blocking::blocking;
 use memtape_disk::clock;
 
-/// Time for the loop to answer before the coordinator counts as not ready.
+/// Time for the loop and the store to answer before the coordinator counts as not ready.
 const READY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Time for which an answer about readiness is given to everybody who asks.
@@ -83,6 +84,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .merge(page::router())
         .layer(Extension(Readiness::default()))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(api.clone(), sending::hold))
         .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
@@ -117,7 +119,9 @@ async fn ready(State(api): State<Api>, Extension(last): Extension<Readiness>) ->
     }
     // To the end, also where the client leaves: others wait for the same.
     let checking = tokio::spawn(async move {
-        let checked = check_ready(api).await;
+        let late = "the coordinator does not answer";
+        let late = |_| Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, late));
+        let checked = timeout(READY_TIME_MAX, check_ready(api)).await.unwrap_or_else(late);
         *last = Some((clock::now().mono_ns, checked.clone()));
         checked
     });
@@ -126,10 +130,8 @@ async fn ready(State(api): State<Api>, Extension(last): Extension<Readiness>) ->
 
 /// Checks readiness. Permanent losses are reported, and do not make the coordinator unready.
 async fn check_ready(api: Api) -> Ready {
-    let answered = timeout(READY_TIME_MAX, api.ask(|_| ())).await;
-    let late = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer");
-    answered.map_err(|_| late())??;
-    let checked = tokio::task::spawn_blocking(move || (api.store.unready(), api.store.losses()));
+    api.ask(|_| ()).await?;
+    let checked = blocking(move || (api.store.unready(), api.store.losses()));
     match checked.await.map_err(Problem::broken)? {
         (Some(why), _) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string())),
         (None, losses) if losses.is_empty() => Ok("ready".to_string()),
@@ -147,11 +149,10 @@ async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     let ranks = asking.ask_all(|view| view.jobs.ranks().0).await?;
     asking.reserve(ranks.min(ranks_max) as u64 * RANK_METRICS_BYTES).await?;
     let view = asking.ask_all(move |view| metrics::view(view, ranks_max)).await?;
-    let api = asking.api;
-    let store = api.store.clone();
-    let figures = figures(&api.quotas);
-    let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;
-    let text = text.map_err(Problem::broken)?.map_err(Problem::broken)?;
+    let store = asking.api.store.clone();
+    let figures = figures(&asking.api.quotas);
+    let text = asking.work(move |_| metrics::text(view, &store, &figures)).await?;
+    let text = text.map_err(Problem::broken)?;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, content_type)], text))
 }

@@ -15,6 +15,7 @@ use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::visible::Visible;
+use crate::work::blocking::Client;
 use memtape_store::Found;
 use memtape_store::records::{SeriesKey, StepRecord};
 
@@ -42,18 +43,20 @@ async fn series(
     let wanted = query.clone();
     let (key, steps_left_out) = asking.ask(move |view| key(view, &job, &wanted)).await??;
     let store = asking.api.store.clone();
-    let read = move || -> memtape_store::Result<Series> {
+    let read = move |client: &Client| -> memtape_store::Result<Series> {
         let mut made = Points::new(points);
-        store.series_each(key, &mut |found| match found {
-            Found::Rows(rows) => {
-                rows.iter().filter(|row| is_wanted(row, &query)).for_each(|row| made.add(row));
+        store.series_each(key, &mut |found| {
+            match found {
+                Found::Rows(rows) => {
+                    rows.iter().filter(|row| is_wanted(row, &query)).for_each(|row| made.add(row));
+                }
+                Found::Forgotten => made = Points::new(points),
             }
-            Found::Forgotten => made = Points::new(points),
+            client.waits()
         })?;
         Ok(Series { steps_left_out, ..made.series() })
     };
-    let read = tokio::task::spawn_blocking(read);
-    read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
+    asking.work(read).await?.map_err(Problem::broken).map(Json)
 }
 
 /// The series, and the number of the rank's step records that are not kept.

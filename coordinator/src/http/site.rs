@@ -23,6 +23,9 @@ use crate::http::request::Problem;
 /// Time for a request that brings something, and for its answer.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// Time until the answer to another request begins: more than one waits for its memory.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// Number of a request, as in its answer. It reveals nothing about other requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestNumber(pub(crate) u64);
@@ -62,15 +65,18 @@ impl Site {
                 tracing::debug!(number, "a request is refused: {}", problem.line);
                 problem.into_response()
             }
-            None if request.method().is_safe() => next.run(request).await,
-            None => match timeout(REQUEST_TIME_MAX, next.run(request)).await {
-                Ok(response) => response,
-                Err(_) => {
-                    let line = "no answer within 30 s: the request came slowly, or the \
-                                coordinator is busy; it may have been carried out";
-                    Problem::new(StatusCode::SERVICE_UNAVAILABLE, line).into_response()
-                }
-            },
+            None => {
+                let (time_max, line) = match request.method().is_safe() {
+                    true => (ANSWER_TIME_MAX, "no answer within 60 s: the coordinator is busy"),
+                    false => {
+                        let line = "no answer within 30 s: the request came slowly, or the \
+                                    coordinator is busy; it may have been carried out";
+                        (REQUEST_TIME_MAX, line)
+                    }
+                };
+                let late = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, line).into_response();
+                timeout(time_max, next.run(request)).await.unwrap_or_else(late)
+            }
         };
         response.headers_mut().insert("x-request-id", HeaderValue::from(number));
         response
@@ -170,11 +176,12 @@ mod tests {
     async fn a_slow_answer_is_no_fault_of_the_client() {
         let admit = axum::middleware::from_fn_with_state(Site::new(&[], None), Site::admit);
         let router = axum::Router::new().fallback(std::future::pending::<()>).layer(admit);
-        let request = Request::post("/").header("host", "localhost");
-        let request = request.body(axum::body::Body::empty()).unwrap();
-        let answer = hyper_util::service::TowerToHyperService::new(router);
-        let answer = hyper::service::Service::call(&answer, request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let router = hyper_util::service::TowerToHyperService::new(router);
+        for request in [Request::post("/"), Request::get("/")] {
+            let request = request.header("host", "localhost").body(axum::body::Body::empty());
+            let answer = hyper::service::Service::call(&router, request.unwrap()).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        }
     }
 
     #[test]

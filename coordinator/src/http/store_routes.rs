@@ -53,7 +53,7 @@ async fn backup(asking: Asking, query: QueryOf<BackupQuery>) -> Result<Backup, P
     })?;
     let point = taken.await.map_err(|_| Problem::stopping())?.map_err(Problem::broken)?;
     let (pieces, waiting) = mpsc::channel(PIECES_WAITING_MAX);
-    tokio::task::spawn_blocking(move || make(&store, &point, with, &pieces));
+    asking.send(move || make(&store, &point, with, &pieces));
     Ok(Backup(Body::from_stream(ReceiverStream::new(waiting))))
 }
 

@@ -145,8 +145,8 @@ fn an_unused_name_is_forgotten() {
 }
 
 /// Reserves an answer, if that is possible at once.
-async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<impl Send + use<>> {
-    let mut reserving = std::pin::pin!(quotas.reserve_answer(caller, bytes));
+async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<Reservation> {
+    let mut reserving = std::pin::pin!(quotas.reserve_answer(caller, bytes, true, None));
     std::future::poll_fn(|context| match reserving.as_mut().poll(context) {
         Poll::Ready(permit) => Poll::Ready(permit),
         Poll::Pending => Poll::Ready(None),

@@ -13,8 +13,9 @@ use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::{Failure, NotCompared};
 use memtape_proto::remedies::RemedyRequest;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
+pub(crate) use crate::quota::Share;
 use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -25,9 +26,6 @@ use memtape_store::records::{End, Record, Source, StepRecord};
 
 /// Step records of one or more series.
 pub(crate) type Batch = Vec<(Source, Vec<StepRecord>)>;
-
-/// Memory that a message of an agent takes until it is stored; none in a simulation.
-pub(crate) type Share = Option<OwnedSemaphorePermit>;
 
 /// Channel for the answer to a user's request for a capture.
 pub(crate) type CaptureReply = oneshot::Sender<Result<String, CaptureRefused>>;

@@ -302,9 +302,14 @@ limits! {
         "further captures wait",
         "the incident has no diagnosis yet";
     PICKLES_MADE_MAX: usize = 1, Count, "coordinator",
-        "Snapshots that are turned into PyTorch's pickles at the same time, for downloads",
+        "Snapshots that are turned into PyTorch's pickles at the same time, for downloads; one of \
+         each caller is in the queue",
         "further downloads wait",
         "none";
+    PICKLE_AWAITED_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
+        "Time in which a client has to read such a pickle while other callers wait for theirs",
+        "the answer ends as an error",
+        "`memtape_losses_total{reason=\"slow_download\"}`";
     PICKLE_SECONDS_MAX: u64 = 300, Seconds, "coordinator",
         "Time in which a client has to read such a pickle",
         "the answer ends as an error",
@@ -351,6 +356,11 @@ limits! {
          about streams of one node",
         "further ones are counted alone",
         "`memtape_losses_total`";
+    REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX: u64 = 300, Count, "coordinator",
+        "Refusals of clients without a proven name that the log, and the audit, has of all \
+         networks a minute, in the long run and at once",
+        "further ones are counted alone",
+        "`memtape_losses_total`";
     TOKENS_VERIFIED_PER_SECOND_MAX: u64 = 1000, Count, "coordinator",
         "Tokens of an OpenID provider that are verified a second; of one network a tenth",
         "the request is refused with status 429, which says when to come again",
@@ -377,16 +387,30 @@ limits! {
         "of the node, or name, that has most, the oldest is deleted",
         "the holes in the numbers of `memtape audit`";
     ANSWERS_BYTES_MAX: u64 = 256 << 20, Bytes, "coordinator",
-        "Memory that large answers of the HTTP API take together, as it is reckoned before they \
-         are made",
-        "further requests wait; a larger answer is made alone",
+        "Memory that answers of the HTTP API take together: as it is reckoned before they are \
+         made, and then their unsent bytes",
+        "further requests wait, and the caller with most unsent bytes loses an answer; a larger \
+         answer is made alone",
         "`memtape_answer_bytes`";
     ANSWERS_BYTES_PER_CALLER_MAX: u64 = ANSWERS_BYTES_MAX / 4, Bytes, "coordinator",
-        "Memory that large answers of one caller take together",
+        "Memory that answers to one caller take together",
         "further requests of that caller wait; a larger answer is the only one of its caller",
         "none";
+    ANSWER_MIB_SECONDS_MAX: u64 = 16, Seconds, "coordinator",
+        "Time to read a MiB of an answer, beside 60 s for the whole",
+        "the answer ends as an error",
+        "`memtape_losses_total{reason=\"slow_download\"}`";
     LARGE_ANSWERS_PER_CALLER_MAX: usize = 8, Count, "coordinator",
         "Large answers of one caller at the same time: snapshots, pickles, lists",
+        "further requests of that caller wait",
+        "none";
+    ANSWER_WORKS_MAX: usize = 8, Count, "coordinator",
+        "Threads that read the store for answers of the HTTP API at the same time: series, hints, \
+         the audit, metrics",
+        "further requests wait",
+        "none";
+    ANSWER_WORKS_PER_CALLER_MAX: usize = 2, Count, "coordinator",
+        "Such threads that work on answers to one caller",
         "further requests of that caller wait",
         "none";
     REQUEST_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",

@@ -216,6 +216,9 @@ impl Display for Grounds {
     }
 }
 
+/// Without a number: owners do not learn how often the jobs of others were restarted.
+const CLUSTER_SPENT: &str = "the budget of the cluster is spent; inspect the jobs before you raise \
+                             the budget";
 const AWAY: &str = "an agent of the job is not connected: it is too early to";
 const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
@@ -257,6 +260,10 @@ impl Display for Objection {
                 plural(tries.into(), "time"),
                 Duration(left_ns)
             ),
+            Self::BudgetSpent { scope: Scope::Cluster, .. } => formatter.write_str(CLUSTER_SPENT),
+            Self::TriesSpent { kind, scope: Scope::Cluster, .. } => {
+                write!(formatter, "{} refused too often: a person must look", refuser(kind))
+            }
             Self::BudgetSpent { kind, scope, count, window_ns } => write!(
                 formatter,
                 "the budget of the {} is spent: {count} {} within {}; inspect the jobs before you \

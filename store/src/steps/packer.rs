@@ -5,9 +5,9 @@
 //! those rows goes. A series is read from wherever the index has blocks of it; if the index cannot
 //! answer, the files themselves are read. Times here are those of the store's clock (`clock.rs`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +21,7 @@ use crate::records::{Holder, SeriesKey, Source, StepRecord};
 use crate::steps::block::{ROWS_MAX, pack, unpack};
 use crate::steps::index;
 use crate::steps::log::{RowLog, Rows};
+use crate::steps::open_series::OpenSeries;
 use crate::steps::segments::{self, Entry, Location, SEGMENT_BYTES_MAX, Segments, Table, stretch};
 use memtape_disk::files::Disk;
 use memtape_disk::frames;
@@ -53,9 +54,9 @@ pub(crate) struct OpenSteps {
 
 #[derive(Debug, Default)]
 struct OpenRows {
-    new: Rows,
+    new: BTreeMap<Source, OpenSeries>,
     /// Being packed: they stay until their blocks are durable.
-    frozen: Rows,
+    frozen: BTreeMap<Source, OpenSeries>,
     /// Numbers of all these rows.
     held: Shares<u64, u64>,
 }
@@ -157,7 +158,12 @@ impl OpenSteps {
         let rows = self.lock();
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         let series = rows.frozen.range((begin, Bound::Unbounded)).take(SLICE_SERIES);
-        series.map(|(key, rows)| (*key, rows.clone())).collect()
+        let series: Vec<_> = series.map(|(key, rows)| (*key, rows.clone())).collect();
+        drop(rows);
+        series
+            .into_iter()
+            .map(|(key, rows)| (key, rows.parts().flatten().copied().collect()))
+            .collect()
     }
 
     /// Drops the frozen rows, which are packed now.
@@ -178,14 +184,12 @@ impl OpenSteps {
         }
     }
 
-    fn of(&self, key: SeriesKey) -> Vec<StepRecord> {
+    /// The open rows of a series, shared: `append` does not wait while they are read.
+    fn of(&self, key: SeriesKey) -> Vec<OpenSeries> {
         let rows = self.lock();
-        [&rows.frozen, &rows.new]
-            .iter()
-            .flat_map(|part| part.range((key, (0, 0))..=(key, (u64::MAX, u64::MAX))))
-            .flat_map(|(_, rows)| rows)
-            .copied()
-            .collect()
+        let within = (key, (0, 0))..=(key, (u64::MAX, u64::MAX));
+        let parts = [&rows.frozen, &rows.new];
+        parts.iter().flat_map(|part| part.range(within.clone())).map(|(_, of)| of.clone()).collect()
     }
 }
 
@@ -493,17 +497,20 @@ pub(crate) fn read(
     stretches: Option<&[u32]>,
 ) -> Result<Vec<StepRecord>> {
     let mut rows = Vec::new();
-    read_each(reader, open, key, stretches, &mut |part| match part {
-        Found::Rows(more) => rows.extend(more),
-        Found::Forgotten => rows.clear(),
+    read_each(reader, open, key, stretches, &mut |part| {
+        match part {
+            Found::Rows(more) => rows.extend(more),
+            Found::Forgotten => rows.clear(),
+        }
+        ControlFlow::Continue(())
     })?;
     rows.sort_by_key(|row| (row.last_step, row.first_step));
     rows.dedup_by_key(|row| row.last_step);
     Ok(rows)
 }
 
-/// Hands over the records of a series, a block at a time: in no order, and some of them twice. At
-/// most one block, and the rows not packed yet, are in memory. Blocks.
+/// Hands over the records of a series, a block at a time: in no order, and some of them twice,
+/// until `take` wants no more. At most one block is in memory, beside the open rows. Blocks.
 ///
 /// # Errors
 /// The disk could not be read.
@@ -512,7 +519,7 @@ pub(crate) fn read_each(
     open: &OpenSteps,
     key: SeriesKey,
     stretches: Option<&[u32]>,
-    take: &mut dyn FnMut(Found),
+    take: &mut dyn FnMut(Found) -> ControlFlow<()>,
 ) -> Result<()> {
     // In this order: rows that are packed away in between are found in either location.
     let newest = open.of(key);
@@ -531,16 +538,21 @@ pub(crate) fn read_each(
             }
         }
     }
-    take(Found::Rows(newest));
+    for rows in newest.iter().flat_map(OpenSeries::parts) {
+        if take(Found::Rows(rows.to_vec())).is_break() {
+            break;
+        }
+    }
     Ok(())
 }
 
-/// Reads the blocks of files that are there; false where one is gone: its blocks may have moved.
+/// Reads the blocks of files that are there, until `take` wants no more; false where one is gone:
+/// its blocks may have moved.
 fn read_blocks(
     reader: &Reader,
     open: &OpenSteps,
     locations: &[Location],
-    take: &mut dyn FnMut(Found),
+    take: &mut dyn FnMut(Found) -> ControlFlow<()>,
 ) -> Result<bool> {
     let (mut file, mut is_all) = (None, true);
     for location in locations {
@@ -562,7 +574,11 @@ fn read_blocks(
             Entry::Forgotten { .. } => None,
         });
         match block {
-            Some(block) => take(Found::Rows(block)),
+            Some(block) => {
+                if take(Found::Rows(block)).is_break() {
+                    return Ok(true);
+                }
+            }
             None => {
                 open.damaged_blocks.fetch_add(1, Relaxed);
             }
@@ -575,17 +591,23 @@ fn read_files(
     reader: &Reader,
     key: SeriesKey,
     stretches: Option<&[u32]>,
-    take: &mut dyn FnMut(Found),
+    take: &mut dyn FnMut(Found) -> ControlFlow<()>,
 ) -> Result<()> {
     let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
+    let mut goes_on = ControlFlow::Continue(());
     for number in numbers {
+        if goes_on.is_break() {
+            break;
+        }
         let scanned = segments::scan(&*reader.disk, number, 0, |_, _, entry| match entry {
             Some(Entry::Block { stretch, source, block })
                 if source.0 == key && stretches.is_none_or(|within| within.contains(&stretch)) =>
             {
-                take(Found::Rows(unpack(block).unwrap_or_default()));
+                goes_on = take(Found::Rows(unpack(block).unwrap_or_default()));
             }
-            Some(Entry::Forgotten { serial }) if serial == key.serial => take(Found::Forgotten),
+            Some(Entry::Forgotten { serial }) if serial == key.serial => {
+                goes_on = take(Found::Forgotten);
+            }
             _ => {}
         });
         match scanned {

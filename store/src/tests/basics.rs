@@ -240,7 +240,9 @@ fn a_flood_of_steps_has_none_of_other_holders_refused() {
     };
     let flood = || {
         for _ in 0..=STEPS_WAITING_MAX / ROWS {
-            [(1, 1), (1, 2), (2, 1)].map(|of| report(of, if of == (1, 1) { ROWS } else { 10 }));
+            for of in [(1, 1), (1, 2), (2, 1)] {
+                report(of, if of == (1, 1) { ROWS } else { 10 });
+            }
         }
         refused.try_iter().collect::<Vec<_>>()
     };

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use memtape_core::limits::{AUDIT_AGENT_ENTRIES_MAX, REFUSALS_LOGGED_AT_ONCE_MAX};
+use memtape_core::limits::{REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX};
 use memtape_store::Store;
 
 use super::*;
@@ -30,11 +30,19 @@ fn refusals_without_a_proven_name_hide_none_with_one() {
     assert_eq!((of("unknown"), of("alice")), (at_once, 1));
     let counted = |reason| counters.losses().find(|(of, _)| *of == reason).unwrap().1;
     assert_eq!(counted("refusal_not_audited"), at_once as u64);
-    // Of many networks, more than are kept.
-    for network in 2..3 + (AUDIT_AGENT_ENTRIES_MAX / at_once) as u32 {
+    // Of many networks: all of them have a rate, too, and the log has the same.
+    let of_all = REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX as usize;
+    let networks = 2..3 + 2 * (of_all / at_once) as u32;
+    for network in networks.clone() {
         (0..at_once).for_each(|_| refuse(network, None));
     }
-    assert_eq!((of("unknown"), of("alice")), (AUDIT_AGENT_ENTRIES_MAX, 1));
+    assert!((of_all..2 * of_all).contains(&of("unknown")) && of("alice") == 1);
+    let is_logged = |network: &u32| {
+        let peer = Peer::new(SocketAddr::from((network.to_be_bytes(), 1)));
+        (0..at_once).filter(|_| door.is_logged(&peer)).count()
+    };
+    let logged: usize = networks.map(|network| is_logged(&network)).sum();
+    assert!((of_all..2 * of_all).contains(&logged), "{logged}");
     // A name has one rate over all networks.
     (0..2 * at_once as u32).for_each(|network| refuse(network, Some("alice")));
     assert_eq!(of("alice"), at_once);

@@ -1,5 +1,9 @@
 //! Many questions at once, and what else the loop has to do.
 
+mod leaving;
+mod refusals;
+mod reserved;
+
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -66,7 +70,10 @@ fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Qu
 fn asking(api: &Api, caller: u32) -> Asking {
     let peer = Peer::new(SocketAddr::from((caller.to_be_bytes(), 1)));
     let call = Arc::new(Connections::new(UNKNOWN_CALLS_MAX)).open(peer).begin();
-    Asking { api: api.clone(), caller: Arc::new(Caller::anyone()), call, request: 1 }
+    let (unsent, caller) = (Arc::<Unsent>::default(), Arc::new(Caller::anyone()));
+    let asking = Asking { api: api.clone(), caller, call, unsent, is_read: true, request: 1 };
+    asking.unsent.belongs_to(asking.bucket());
+    asking
 }
 
 /// Each caller asks for all jobs as often as a caller may at once.

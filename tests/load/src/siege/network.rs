@@ -27,7 +27,7 @@ pub(super) async fn begin(attacker: &Attacker, bytes: &'static [u8]) -> anyhow::
     let mut stream = TcpStream::connect(address(attacker)?).await?;
     stream.write_all(bytes).await?;
     let _there = attacker.count.enter();
-    stream.read(&mut [0]).await?;
+    let _closed = stream.read(&mut [0]).await?;
     Ok(())
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn half_header(attacker: &Attacker) -> anyhow::Result<()> {
     let mut stream = secure(attacker).await?;
     stream.write_all(b"GET /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\n").await?;
     let _there = attacker.count.enter();
-    stream.read(&mut [0]).await?;
+    let _closed = stream.read(&mut [0]).await?;
     Ok(())
 }
 
