@@ -267,7 +267,7 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
         let expected: &[u16] = match &path {
             path if path.starts_with("/tokens") => &[403],
             path if path == "/audit" || path == "/store/backup" => &[403],
-            path if path == "/session" => &[401],
+            path if path == "/session" => &[400],
             _ if is_of_job => &[404],
             _ => &[200],
         };
