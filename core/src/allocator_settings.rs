@@ -84,7 +84,7 @@ impl Form {
 }
 
 /// The settings of a text that PyTorch has, with values of their form; and how many other parts
-/// the text has. Anybody may have written the text.
+/// the text has. The owner of a tape, or an agent, chooses the text.
 pub fn known(text: &str) -> (String, u64) {
     let is_known = |part: &(String, String)| {
         KNOWN.iter().any(|(key, form)| *key == part.0 && form.has(&part.1))

@@ -181,10 +181,8 @@ async fn an_unproved_rank_has_itself_captured_alone() {
         }
         sleep(Duration::from_millis(250)).await;
     }
-    assert_eq!(
-        (&captures[0]["trigger"], &captures[0]["ranks"]),
-        (&json!("out_of_memory"), &json!(1))
-    );
+    let [trigger, ranks] = ["trigger", "ranks"].map(|field| &captures[0][field]);
+    assert_eq!((trigger, ranks), (&json!("out_of_memory"), &json!(1)));
     assert!(honest.requests.is_empty(), "{:?}", honest.requests);
     assert_eq!(evil.asked().await.tape_ids, [HONEST.tape(7)]);
     running.stop().await;

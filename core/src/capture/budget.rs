@@ -9,7 +9,7 @@ use crate::capture::request::{Limits, Refusal};
 
 /// Time of the last request, and the bytes, of captures of one extent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct Spent {
     pub(super) last_ns: Option<u64>,
     pub(super) budget: Budget,
 }

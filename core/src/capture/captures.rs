@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::capture::budget::Pace;
+use crate::capture::budget::Spent;
 use crate::capture::choose::{self, Coverage};
 use crate::capture::flight::Flight;
 use crate::capture::manifest::{Action, CaptureId, Manifest, Part};
@@ -36,9 +36,9 @@ pub struct Captures {
     ranks: BTreeMap<u32, Vec<String>>,
     lost_nodes: BTreeSet<String>,
     flight: Option<Flight>,
-    pace: Pace,
+    spent: Spent,
     /// That of captures of one rank alone.
-    pace_alone: Pace,
+    spent_alone: Spent,
     actions: VecDeque<Action>,
     dropped: u64,
 }
@@ -64,8 +64,8 @@ impl Captures {
             ranks: BTreeMap::new(),
             lost_nodes: BTreeSet::new(),
             flight: None,
-            pace: Pace::default(),
-            pace_alone: Pace::default(),
+            spent: Spent::default(),
+            spent_alone: Spent::default(),
             actions: VecDeque::new(),
             dropped: 0,
         }
@@ -122,21 +122,21 @@ impl Captures {
                 Err(Refusal::Busy { id: flight.id().clone(), step: flight.step() })
             };
         }
-        let pace = if alone.is_some() { self.pace_alone } else { self.pace };
+        let spent = if alone.is_some() { self.spent_alone } else { self.spent };
         let mut parts = self.comparable(&reason);
         parts.retain(|(rank, ..)| alone.is_none_or(|alone| *rank == alone));
         if parts.is_empty() {
             return Err(Refusal::NoRanks);
         }
         let coverage: Vec<Coverage> = parts.iter().map(|(_, _, tape)| tape.coverage()).collect();
-        let waited_ns = pace.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
+        let waited_ns = spent.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
         if let Some(waited_ns) = waited_ns
             && waited_ns < self.limits.interval_ns_min
             && reason.urgency() == Urgency::Usual
         {
             return Err(Refusal::TooSoon { wait_ns: self.limits.interval_ns_min - waited_ns });
         }
-        pace.budget.check(now_ns, &reason, &self.limits)?;
+        spent.budget.check(now_ns, &reason, &self.limits)?;
         let step = match step {
             Some(step) => choose::check(step, &coverage)?,
             // Turns of two ranks are not the same work: each shows its present state.
@@ -154,7 +154,7 @@ impl Captures {
         self.close(now_ns);
         // A routine capture keeps no other one waiting: growth is explained while it is fresh.
         if !is_routine {
-            self.pace_of(alone.is_some()).last_ns = Some(now_ns);
+            self.spent_of(alone.is_some()).last_ns = Some(now_ns);
         }
         self.flight = Some(flight);
         self.ask_all(now_ns);
@@ -177,7 +177,7 @@ impl Captures {
         let first_ns = manifest.requested_ns.saturating_add(limit_ns);
         let moved_ns = now_ns.saturating_add(limit_ns / 2).min(first_ns.saturating_add(limit_ns));
         self.flight = Some(Flight::resume(manifest, first_ns.max(moved_ns)));
-        self.pace.last_ns = Some(now_ns);
+        self.spent.last_ns = Some(now_ns);
         self.ask_all(now_ns);
         self.close_if_done(now_ns);
         self.handle_timeout(now_ns);
@@ -186,7 +186,7 @@ impl Captures {
 
     /// Continues from an earlier attempt: its stored bytes and capture times still count.
     pub fn continue_from(&mut self, earlier: &Self) {
-        (self.pace, self.pace_alone) = (earlier.pace, earlier.pace_alone);
+        (self.spent, self.spent_alone) = (earlier.spent, earlier.spent_alone);
     }
 
     /// A tape of a rank was found on a node. A newer tape of the same rank takes its place.
@@ -341,13 +341,13 @@ impl Captures {
         if let Some(flight) = self.flight.take() {
             let manifest = flight.manifest(&self.job, self.attempt, Some(now_ns));
             let limits = self.limits.clone();
-            self.pace_of(flight.is_alone).budget.spend(now_ns, &manifest, &limits);
+            self.spent_of(flight.is_alone).budget.spend(now_ns, &manifest, &limits);
             self.actions.push_back(Action::Close(manifest));
         }
     }
 
-    fn pace_of(&mut self, is_alone: bool) -> &mut Pace {
-        if is_alone { &mut self.pace_alone } else { &mut self.pace }
+    fn spent_of(&mut self, is_alone: bool) -> &mut Spent {
+        if is_alone { &mut self.spent_alone } else { &mut self.spent }
     }
 
     /// Number of messages dropped because they were stale, unknown or repeated.

@@ -300,24 +300,21 @@ impl Jobs {
             context.put(&rank.written());
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
-        let mut noticed = Vec::new();
         if is_out_of_memory || failed_before.is_some_and(|(_, known)| rank.failures().1 > known) {
             rank.failed_ns = Some(context.now.mono_ns);
         }
         // What a tape held before this process knew it is not new.
-        if failed_before.is_some() && rank.presence == Presence::Here {
-            noticed = claims::shown(context.now, &mut attempt.triggers, rank);
-        }
+        let noticed = failed_before
+            .map(|(ooms, _)| claims::shown(context.now, &mut attempt.triggers, rank, ooms));
         if rank.presence == Presence::Here {
             let detector = attempt.detectors.of_mut(number);
             show_detector(context.now, detector, rank, around);
         }
         if is_out_of_memory {
-            noticed.push(Reason::OutOfMemory { rank: number });
             let failure = rank.failure(FailureKind::OutOfMemory, context.now.wall_ns, ranks);
             context.push(Effect::RankFailed { serial, failure });
         }
-        attempt.notice(context.now, noticed);
+        attempt.notice(context.now, noticed.unwrap_or_default());
         self.touched.insert(serial);
     }
 

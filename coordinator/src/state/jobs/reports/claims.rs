@@ -1,11 +1,11 @@
-//! What reports of a rank may cause before anything is done because of them: captures, and the place
+//! What reports of a rank may cause before anything is done because of them: captures, and the loss
 //! of another attempt.
 
 use memtape_core::capture::{Reason, Triggers};
 use memtape_core::limits::JOBS_RUNNING_PER_NODE_MAX;
 
 use crate::state::jobs::Jobs;
-use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::messages::RankUp;
 use memtape_disk::clock::Now;
 use memtape_store::records::Totals;
@@ -37,15 +37,22 @@ impl Attempt {
     }
 }
 
-/// Shows the triggers the totals of a rank; the reasons for a capture in them.
-pub(super) fn shown(now: Now, triggers: &mut Triggers, rank: &Rank) -> Vec<Reason> {
+/// Shows the triggers the totals of a rank; the reasons for a capture in them. `ooms` requests of
+/// it had failed for good before.
+pub(super) fn shown(now: Now, triggers: &mut Triggers, rank: &Rank, ooms: u64) -> Vec<Reason> {
     let number = rank.record.rank;
+    let is_out_of_memory = rank.failures().0 > ooms;
+    let out_of_memory = is_out_of_memory.then_some(Reason::OutOfMemory { rank: number });
+    if rank.presence != Presence::Here {
+        return out_of_memory.into_iter().collect();
+    }
     let share = |totals: &Totals| totals.reserved as f64 / totals.device_bytes.max(1) as f64;
     let fullest = rank.totals.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
     let reasons = [
         triggers.retries(now.mono_ns, number, rank.failures().1),
         fullest.and_then(|of| triggers.reserved(number, of.reserved, of.device_bytes)),
         triggers.stepped(now.mono_ns, rank.step),
+        out_of_memory,
     ];
     reasons.into_iter().flatten().collect()
 }
