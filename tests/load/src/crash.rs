@@ -26,6 +26,9 @@ use crate::job::{Node, mix, nodes};
 use crate::readback::{Found, records};
 use crate::upload::Template;
 
+/// Time in which a write that was under way may still be acknowledged.
+const UNDER_WAY: Duration = Duration::from_millis(200);
+
 /// Time between two questions to `/readyz`, whose answer may be a second old.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
@@ -331,8 +334,7 @@ impl Rig {
             "false_not_ready_s": unready.as_secs_f64(),
             "not_ready_after_s": fault.map(|(begin, _)| after(begin, false)),
             "ready_after_s": fault.map(|(_, end)| after(end, true)),
-            // A write that was under way may still be acknowledged.
-            "acked_in_fault": fault.map(|(begin, end)| acks(begin + Duration::from_millis(200), end)),
+            "acked_in_fault": fault.map(|(begin, end)| acks(begin + UNDER_WAY, end)),
         })
     }
 }

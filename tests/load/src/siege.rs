@@ -6,6 +6,7 @@
 //! agents' reports are timed, and a capture is taken. Then the coordinator is killed and started
 //! again, and everything that was acknowledged is read back.
 
+mod attacker;
 mod attackers;
 mod network;
 mod stolen;

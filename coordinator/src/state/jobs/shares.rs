@@ -301,9 +301,9 @@ impl Jobs {
         gives_way.then_some(newest.record.serial)
     }
 
-    /// The attempt to forget of a job with too many: of those that are not its own if there are any,
-    /// and of these of the attempts that the most frequent node began, the oldest ended one, else
-    /// the newest.
+    /// The attempt to forget of a job with too many: of those that are not its own, if there are
+    /// any, and of these of the attempts that the most frequent node began, the oldest ended one,
+    /// else the newest.
     fn surplus_of_job(&self, job: &str, serials: &[u32]) -> Option<u32> {
         let own = self.own(job);
         let are_all_own = serials.iter().all(|serial| own.contains(serial));

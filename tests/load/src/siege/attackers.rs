@@ -2,7 +2,7 @@
 //! stolen. Each attack has a number of tasks, which begin again when the coordinator ends them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::attacker::{Attacker, Count};
 use super::{Siege, network, stolen};
 use crate::coordinator::Target;
 use crate::job::Node;
@@ -101,70 +102,22 @@ fn node(task: u32, stolen: u32) -> String {
     format!("stolen-{}", task % stolen)
 }
 
-/// One task of an attack.
-pub(super) struct Attacker {
-    pub(super) target: Target,
-    pub(super) tls: Arc<ClientConfig>,
-    /// Number of the task among those of all attacks.
-    pub(super) index: u32,
-    /// Node of a stolen certificate.
-    pub(super) node: String,
-    /// One of the honest nodes.
-    pub(super) honest: Node,
-    /// A capture with snapshots.
-    pub(super) capture: String,
-    pub(super) count: Arc<Count>,
-}
-
-impl Attacker {
-    async fn run(self, attack: Attack) {
-        loop {
-            // The coordinator may refuse it, and may end it.
-            let _ = match attack {
-                Attack::Idle => network::begin(&self, b"").await,
-                Attack::HalfHandshake => network::begin(&self, network::HALF_HANDSHAKE).await,
-                Attack::HalfHeader => network::half_header(&self).await,
-                Attack::WrongToken | Attack::Burst => network::ask(&self).await,
-                Attack::SlowReader => network::read_slowly(&self).await,
-                Attack::EmptyUpload => stolen::upload_nothing(&self).await,
-                Attack::HalfMessage => stolen::half_messages(&self).await,
-                Attack::Steps => stolen::flood_steps(&self).await,
-                Attack::Ranks => stolen::flood_ranks(&self).await,
-            };
-            sleep(AGAIN).await;
-        }
-    }
-}
-
-/// How many of an attack are there, how often one was ended, and what they sent.
-#[derive(Debug, Default)]
-pub(super) struct Count {
-    there: AtomicU32,
-    there_max: AtomicU32,
-    closed: AtomicU64,
-    /// Requests or messages of which an answer has come.
-    answered: AtomicU64,
-}
-
-/// One that is there, until it is dropped.
-pub(super) struct There<'a>(&'a Count);
-
-impl Count {
-    pub(super) fn enter(&self) -> There<'_> {
-        let there = self.there.fetch_add(1, Relaxed) + 1;
-        self.there_max.fetch_max(there, Relaxed);
-        There(self)
-    }
-
-    pub(super) fn answer(&self) {
-        self.answered.fetch_add(1, Relaxed);
-    }
-}
-
-impl Drop for There<'_> {
-    fn drop(&mut self) {
-        self.0.there.fetch_sub(1, Relaxed);
-        self.0.closed.fetch_add(1, Relaxed);
+/// Attacks until it is ended.
+async fn run(attacker: Attacker, attack: Attack) {
+    loop {
+        // The coordinator may refuse it, and may end it.
+        let _ = match attack {
+            Attack::Idle => network::begin(&attacker, b"").await,
+            Attack::HalfHandshake => network::begin(&attacker, network::HALF_HANDSHAKE).await,
+            Attack::HalfHeader => network::half_header(&attacker).await,
+            Attack::WrongToken | Attack::Burst => network::ask(&attacker).await,
+            Attack::SlowReader => network::read_slowly(&attacker).await,
+            Attack::EmptyUpload => stolen::upload_nothing(&attacker).await,
+            Attack::HalfMessage => stolen::half_messages(&attacker).await,
+            Attack::Steps => stolen::flood_steps(&attacker).await,
+            Attack::Ranks => stolen::flood_ranks(&attacker).await,
+        };
+        sleep(AGAIN).await;
     }
 }
 
@@ -203,7 +156,7 @@ impl Attackers {
                     capture: capture.to_string(),
                     count: count.clone(),
                 };
-                tasks.spawn(attacker.run(attack));
+                tasks.spawn(run(attacker, attack));
                 index += 1;
             }
             counts.push((attack, number * held, count));

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::attackers::Attacker;
+use super::attacker::Attacker;
 
 /// The beginning of a ClientHello of 512 bytes.
 pub(super) const HALF_HANDSHAKE: &[u8] = &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3, 7, 7, 7, 7, 7, 7, 7];

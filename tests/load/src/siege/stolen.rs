@@ -13,7 +13,7 @@ use prost::Message as _;
 use tokio::task::JoinSet;
 use tonic::codegen::http::Request;
 
-use super::attackers::Attacker;
+use super::attacker::Attacker;
 use super::network;
 use crate::agent::{Outgoing, Stream, attach, channel, message, wall_ns};
 use crate::job::{Node, RANKS_PER_AGENT};
