@@ -9,26 +9,26 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
-    ("agent", 11_096, 5_307),
-    ("cli", 17_219, 1_580),
-    ("coordinator", 20_888, 8_856),
-    ("core", 31_277, 11_371),
+    ("agent", 11_258, 5_352),
+    ("cli", 17_199, 1_580),
+    ("coordinator", 21_403, 10_020),
+    ("core", 31_681, 11_371),
     ("disk", 1_045, 0),
-    ("fuzz", 0, 311),
+    ("fuzz", 0, 527),
     ("pickle", 4_704, 0),
-    ("proto", 2_721, 892),
+    ("proto", 2_727, 895),
     ("recorder", 7_890, 145),
-    ("store", 7_250, 2_623),
+    ("store", 7_332, 2_623),
     ("tape", 10_824, 2_666),
     ("tests", 0, 7_993),
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 14_841),
-    ("tests/load", 0, 2_479),
+    ("tests/load", 0, 3_369),
     ("tests/repository", 0, 1_676),
-    ("tests/sim", 0, 2_862),
+    ("tests/sim", 0, 2_868),
     ("tests/store_bench", 0, 355),
     ("tls", 692, 206),
-    ("xtask", 0, 2_090),
+    ("xtask", 0, 2_093),
 ];
 
 /// Lines of the product and of tests.
