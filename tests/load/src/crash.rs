@@ -203,7 +203,11 @@ async fn restored(binary: &Binary, crash: &Crash) -> anyhow::Result<Value> {
     let coordinator = rig.start()?;
     let memtape = |arguments: &[&str], path: &Path| {
         let mut command = Command::new(&binary.path);
-        command.args(["--coordinator", &coordinator.url]).args(arguments).arg(&file);
+        // Restoring asks no coordinator, and refuses to be told of one.
+        if arguments.contains(&"backup") {
+            command.args(["--coordinator", &coordinator.url]);
+        }
+        command.args(arguments).arg(&file);
         let done = command.args(Some(path).filter(|path| !path.as_os_str().is_empty())).output()?;
         anyhow::Ok(done.status.success())
     };
