@@ -219,7 +219,16 @@ fn a_full_disk_is_not_ready_whatever_is_written() {
         at_once(store.blobs().put(blake3::hash(&snapshot), snapshot))
     };
     assert!(put().is_err() && unready().starts_with("snapshots"), "{}", unready());
+    // An entry of the audit is refused, and then nothing is written.
+    store.try_write(Changes::of(&incident("inc-0", "refused")), Box::new(|_| {}));
+    store.turn();
+    assert!(unready().starts_with("records"), "{}", unready());
+    store.write(Changes::default(), Box::new(|_| {}));
+    store.turn();
+    assert!(unready().starts_with("records"), "{}", unready());
     disk.set_room(None);
+    store.try_write(Changes::of(&incident("inc-0", "written")), Box::new(|_| {}));
+    store.turn();
     assert!(put().is_ok() && unready().is_empty());
 }
 

@@ -288,7 +288,9 @@ impl Writer {
         let changes = || groups.iter().flat_map(|group| &group.changes);
         let health = &self.shared.health;
         let appended = self.journal.append(changes());
-        let is_news = self.shared.errors.note(Written::Records, &appended);
+        // Where there was nothing to write, it succeeds on a full disk, too.
+        let is_write = changes().next().is_some();
+        let is_news = is_write && self.shared.errors.note(Written::Records, &appended);
         if let Err(error) = appended {
             health.failures.fetch_add(1, Relaxed);
             if is_news {
