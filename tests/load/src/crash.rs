@@ -40,6 +40,10 @@ const ACK_WAIT_MAX: Duration = Duration::from_secs(3);
 const FAULT: Duration = Duration::from_secs(8);
 const RECOVERY_MAX: Duration = Duration::from_secs(75);
 
+/// Captures of the job from which on the oldest may be forgotten: the coordinator keeps 64, of
+/// which some may be open.
+const FORGETS_FROM: usize = 60;
+
 /// Size of a disk that becomes full.
 const DISK_MIB: u32 = 96;
 
@@ -77,16 +81,24 @@ struct Rig {
 
 /// Makes all of it go wrong, and tells what was lost.
 pub(crate) async fn crash(binary: &Binary, crash: &Crash) -> anyhow::Result<Value> {
-    let mut figures = json!({ "seed": crash.seed });
-    figures["kills"] = kills(binary, crash).await?;
-    figures["disk_full"] = disk_full(binary, crash).await?;
-    figures["folder_removed"] = folder_removed(binary, crash).await?;
-    figures["clock"] = match &crash.clock {
-        Some(library) => clock(binary, crash, library).await?,
-        None => json!("left out: no --clock"),
+    let clock_round = async {
+        match &crash.clock {
+            Some(library) => clock(binary, crash, library).await,
+            None => Ok(json!("left out: no --clock")),
+        }
     };
-    figures["restored"] = restored(binary, crash).await?;
-    Ok(figures)
+    // A round that fails is reported beside the others.
+    let reported = |found: anyhow::Result<Value>| {
+        found.unwrap_or_else(|why| json!({ "failed": format!("{why:#}") }))
+    };
+    Ok(json!({
+        "seed": crash.seed,
+        "kills": reported(kills(binary, crash).await),
+        "disk_full": reported(disk_full(binary, crash).await),
+        "folder_removed": reported(folder_removed(binary, crash).await),
+        "clock": reported(clock_round.await),
+        "restored": reported(restored(binary, crash).await),
+    }))
 }
 
 /// Kills the coordinator at random times.
@@ -203,7 +215,7 @@ async fn restored(binary: &Binary, crash: &Crash) -> anyhow::Result<Value> {
     let coordinator = rig.start()?;
     let memtape = |arguments: &[&str], path: &Path| {
         let mut command = Command::new(&binary.path);
-        // Restoring asks no coordinator, and refuses to be told of one.
+        // Restoring asks no coordinator, and refuses the address of one.
         if arguments.contains(&"backup") {
             command.args(["--coordinator", &coordinator.url]);
         }
@@ -295,13 +307,18 @@ impl Rig {
         ended
     }
 
-    /// Starts a coordinator, and reads everything.
-    async fn read_back(&self) -> anyhow::Result<Found> {
+    /// Starts a coordinator, and reads everything. What it shows now is to be there the next time.
+    async fn read_back(&mut self) -> anyhow::Result<Found> {
         let coordinator = self.start()?;
         let mut found = records(&coordinator, &self.nodes).await?;
         let there = listed(&Target::of(&coordinator)).await?;
-        let lost = self.shown.difference(&there).count() as u64;
+        // Ids sort by their time, and those of captures come first.
+        let captures = there.iter().filter(|of| of.starts_with("\"cap-")).count();
+        let oldest = there.first().filter(|_| captures >= FORGETS_FROM);
+        let is_lost = |of: &&String| oldest.is_none_or(|oldest| *of > oldest);
+        let lost = self.shown.difference(&there).filter(is_lost).count() as u64;
         found += Found { whole: self.shown.len() as u64 - lost, lost };
+        self.shown = there;
         Ok(found)
     }
 
@@ -370,15 +387,18 @@ async fn ask(url: String, seen: Shared) {
     }
 }
 
-/// Asks for captures, and remembers what the API shows: it is kept from then on.
+/// Asks for captures, and remembers what the API showed twice: the first time it may not be
+/// durable.
 async fn show(target: Target, shown: Arc<Mutex<BTreeSet<String>>>) {
-    let http = reqwest::Client::new();
+    let (http, mut before) = (reqwest::Client::new(), BTreeSet::new());
     loop {
         let url = format!("{}/api/v1/jobs/load-0@1000/captures", target.url);
         // Refused where the last one is not long ago.
         let _ = http.post(url).send().await;
-        if let Ok(mut all) = listed(&target).await {
-            shown.lock().unwrap_or_else(PoisonError::into_inner).append(&mut all);
+        if let Ok(all) = listed(&target).await {
+            let mut kept: BTreeSet<String> = all.intersection(&before).cloned().collect();
+            shown.lock().unwrap_or_else(PoisonError::into_inner).append(&mut kept);
+            before = all;
         }
         sleep(5 * ASK_EVERY).await;
     }
