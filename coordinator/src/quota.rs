@@ -47,13 +47,14 @@ use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
     AGENT_CAPTURES_PER_MINUTE_MAX, ANSWER_WORKS_MAX, ANSWER_WORKS_PER_CALLER_MAX,
-    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, CALLERS_MAX, CHUNK_BYTES_MAX,
-    DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
-    MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX,
-    OWNER_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX,
-    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX, REQUESTS_AT_ONCE_MAX, REQUESTS_IN_PROGRESS_MAX,
-    REQUESTS_PER_SECOND_MAX, UPLOADS_PER_NODE_MAX,
+    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX,
+    CALLERS_MAX, CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX,
+    LARGE_ANSWERS_PER_CALLER_MAX, MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
+    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
+    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX, REQUESTS_AT_ONCE_MAX,
+    REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
+    UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX,
 };
 use memtape_core::rates::Rates;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -87,6 +88,10 @@ pub(crate) const FIRST_CHUNKS_MAX: usize = 16;
 /// Uploads of one node that are past its queue: their first chunk is read, or they wait for bytes,
 /// or they have them.
 const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
+
+/// Parts of the bytes of uploads, and of answers: a node, and a caller, has one at most.
+const UPLOADS_PARTS: u64 = UPLOADS_BYTES_MAX / UPLOADS_BYTES_PER_NODE_MAX;
+const ANSWERS_PARTS: u64 = ANSWERS_BYTES_MAX / ANSWERS_BYTES_PER_CALLER_MAX;
 
 /// Time between two answers that give way to an answer that waits for memory.
 const GIVE_WAY_EVERY: Duration = Duration::from_secs(2);
@@ -193,7 +198,7 @@ impl NodeQuota {
             messages: ByteQuota::new(MESSAGE_BYTES_MAX as u64),
             queue: permits(UPLOADS_PER_NODE_MAX),
             uploads: permits(UPLOADS_AT_ONCE_PER_NODE_MAX),
-            bytes: ByteQuota::new(uploads.bytes_max / 2),
+            bytes: ByteQuota::new(uploads.bytes_max / UPLOADS_PARTS),
         }
     }
 }
@@ -206,7 +211,7 @@ impl CallerQuota {
             large_answers: permits(LARGE_ANSWERS_PER_CALLER_MAX),
             works: permits(ANSWER_WORKS_PER_CALLER_MAX),
             pickle: permits(1),
-            bytes: ByteQuota::new(answers.bytes_max / 4),
+            bytes: ByteQuota::new(answers.bytes_max / ANSWERS_PARTS),
         }
     }
 }
@@ -381,7 +386,7 @@ impl ByteQuota {
 }
 
 impl Reservation {
-    /// Bytes that are reserved of those of all callers.
+    /// Bytes reserved from the budget of all callers.
     pub(crate) fn bytes(&self) -> u64 {
         let [_, all, _] = &self.shares;
         all.as_ref().map_or(0, |share| (share.num_permits() as u64) << 10)

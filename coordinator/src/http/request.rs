@@ -12,7 +12,7 @@ use axum::extract::{FromRequest, Path, Query, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_core::identity::owner::meant;
-use memtape_core::sharing::Shares;
+use memtape_core::sharing::equal_parts;
 use memtape_proto::api;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -202,19 +202,9 @@ pub(crate) fn shared<'a, T, Owner: Copy + Ord>(
     max: usize,
     holder: impl Fn(&'a T) -> (&'a str, Owner),
 ) -> Vec<&'a T> {
-    let mut order: Vec<usize> = (0..all.len()).collect();
-    for is_of_node in [false, true] {
-        let mut shares = Shares::default();
-        order.sort_by_cached_key(|at| {
-            let holder = holder(all[*at]);
-            shares.add(holder, 1);
-            let (of_node, of_owner) = shares.of(holder);
-            if is_of_node { of_node } else { of_owner }
-        });
-    }
-    order.truncate(max);
-    order.sort_unstable();
-    order.into_iter().map(|at| all[at]).collect()
+    let holders: Vec<_> = all.iter().map(|one| holder(one)).collect();
+    let is_kept = equal_parts(&holders, max);
+    all.into_iter().zip(is_kept).filter_map(|(one, is_kept)| is_kept.then_some(one)).collect()
 }
 
 /// The attempt of a job with this id or name. Without a number it is the attempt that stands for

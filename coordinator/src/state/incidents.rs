@@ -206,7 +206,8 @@ impl Incidents {
     pub(crate) fn attempt_begun(&mut self, context: &mut Context, job: &str, jobs: &Jobs) {
         let Some(current) = jobs.current(job).map(|attempt| attempt.record.serial) else { return };
         let older = jobs.serials(job).iter().copied().take_while(|serial| *serial != current);
-        let replaced = older.filter(|older| jobs.is_replaced(*older, current));
+        let own = jobs.own(job);
+        let replaced = older.filter(|older| jobs.is_replaced(&own, *older, current));
         self.machine.attempt_begun(context.now, &replaced.collect::<Vec<_>>());
         self.carry_out(context, None);
     }

@@ -151,13 +151,14 @@ impl<'a> Visible<'a> {
             own.entry(&rank.record.node).or_default().push(rank);
         }
         self.view.jobs.nodes().filter_map(move |(name, node)| {
-            let (mut gpus, mut host) = (node.gpus.clone(), node.host.clone());
-            if !sees_all {
-                let ranks = own.get(name.as_str())?;
-                let here = || ranks.iter().filter(|rank| rank.presence == Presence::Here);
-                gpus.retain(|gpu| here().any(|rank| rank.is_on(gpu)));
-                (host.memory_available_bytes, host.cgroup_bytes) = (None, None);
+            if sees_all {
+                return Some((name, node, node.gpus.clone(), node.host.clone()));
             }
+            let ranks = own.get(name.as_str())?;
+            let (mut gpus, mut host) = (node.gpus.clone(), node.host.clone());
+            let here = || ranks.iter().filter(|rank| rank.presence == Presence::Here);
+            gpus.retain(|gpu| here().any(|rank| rank.is_on(gpu)));
+            (host.memory_available_bytes, host.cgroup_bytes) = (None, None);
             Some((name, node, gpus, host))
         })
     }

@@ -43,10 +43,11 @@ const ROOM_PERCENT: u64 = 25;
 /// Values of `max_split_size_mb` that are tried, in MiB.
 const SPLIT_SIZES_MIB: [u64; 6] = [32, 64, 128, 256, 512, 1024];
 
-/// What is missing, what hints it would give, and what to do.
 /// Why nothing that the ranks report is used.
 pub const NO_PROOF: &str = "not all ranks of the job are known, or another attempt stands for it: \
                             what its ranks report is not used";
+
+/// What is missing, what hints it would give, and what to do.
 const NO_STEPS: &str = "no training step has ended: nothing is known of the micro-batch";
 const NO_CAPTURE: &str = "there is no capture of this rank (memtape capture JOB): nothing is known \
                           of inactive split memory";

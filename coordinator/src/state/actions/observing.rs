@@ -87,7 +87,8 @@ impl action::Job for Observed<'_> {
         // An attempt that was forgotten is older than all that are known.
         let next = serials.iter().position(|known| *known == serial).map_or(0, |at| at + 1);
         let mut later = serials.get(next..)?.iter().copied();
-        self.attempt(later.find(|later| self.jobs.is_replaced(serial, *later))?, of)
+        let own = self.jobs.own(self.job);
+        self.attempt(later.find(|later| self.jobs.is_replaced(&own, serial, *later))?, of)
     }
 }
 

@@ -43,7 +43,15 @@ impl Jobs {
         job: &str,
         is_meant: impl Fn(&Attempt) -> bool,
     ) -> Option<&Attempt> {
-        let own = self.own(job);
+        self.chosen_of(job, &self.own(job), is_meant)
+    }
+
+    fn chosen_of(
+        &self,
+        job: &str,
+        own: &BTreeSet<u32>,
+        is_meant: impl Fn(&Attempt) -> bool,
+    ) -> Option<&Attempt> {
         let order = |attempt: &&Attempt| {
             let runs = attempt.runs();
             let is_own = own.contains(&attempt.record.serial);
@@ -56,7 +64,7 @@ impl Jobs {
     /// and those on nodes of these. A stolen certificate is one node, however much it claims. An
     /// attempt on other nodes follows when all of these are over that were announced before, and it
     /// has as many ranks and nodes as the last one.
-    pub(super) fn own(&self, job: &str) -> BTreeSet<u32> {
+    pub(crate) fn own(&self, job: &str) -> BTreeSet<u32> {
         let all = self.attempts_at(job).map(|attempt| (attempt, attempt.own_nodes()));
         let mut all: Vec<(&Attempt, BTreeSet<&str>)> = all.collect();
         all.sort_unstable_by_key(|(attempt, _)| attempt.record.serial);
@@ -102,11 +110,11 @@ impl Jobs {
         })
     }
 
-    /// Does a newer attempt replace an older one? Only one of the job's own does, and while ranks
+    /// Does a newer attempt replace an older one? Only one of the job's `own` does, and while ranks
     /// of the older are here, only if both attempts have a rank on the same node.
-    pub(crate) fn is_replaced(&self, older: u32, newer: u32) -> bool {
+    pub(crate) fn is_replaced(&self, own: &BTreeSet<u32>, older: u32, newer: u32) -> bool {
         let (Some(older), Some(newer)) = (self.get(older), self.get(newer)) else { return true };
-        self.own(&newer.record.job).contains(&newer.record.serial)
+        own.contains(&newer.record.serial)
             && (older.ranks_here() == 0 || !older.own_nodes().is_disjoint(&newer.own_nodes()))
     }
 
@@ -118,10 +126,11 @@ impl Jobs {
     /// Has its job proved that this rank of an attempt is its own? What another rank says causes
     /// nothing.
     pub(crate) fn is_proved(&self, attempt: &Attempt, rank: u32) -> bool {
-        let serial = attempt.record.serial;
-        self.current(&attempt.record.job).is_some_and(|of| of.record.serial == serial)
-            && self.own(&attempt.record.job).contains(&serial)
-            && attempt.proved().any(|of| of.record.rank == rank)
+        let (job, serial) = (&attempt.record.job, attempt.record.serial);
+        let own = self.own(job);
+        own.contains(&serial)
+            && self.chosen_of(job, &own, |_| true).is_some_and(|of| of.record.serial == serial)
+            && attempt.has_proved(rank)
     }
 }
 
@@ -190,6 +199,11 @@ impl Attempt {
         let is_in_slurm = slurm_job.is_some_and(|job| !job.is_empty());
         let is_enough = world_size == 0 || self.is_complete() || (is_in_slurm && most());
         self.ranks.values().filter(move |rank| is_enough && is_in(rank))
+    }
+
+    /// Is this rank proved, as far as the attempt itself shows?
+    pub(crate) fn has_proved(&self, rank: u32) -> bool {
+        self.proved().any(|of| of.record.rank == rank)
     }
 
     /// The nodes of its proved ranks; where none is proved, of all that are not late.

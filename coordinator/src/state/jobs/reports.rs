@@ -305,7 +305,7 @@ impl Jobs {
         }
         // What a tape held before this process knew it is not new.
         let noticed = failed_before
-            .map(|(ooms, _)| claims::shown(context.now, &mut attempt.triggers, rank, ooms));
+            .map(|_| claims::shown(context.now, &mut attempt.triggers, rank, is_out_of_memory));
         if rank.presence == Presence::Here {
             let detector = attempt.detectors.of_mut(number);
             show_detector(context.now, detector, rank, around);

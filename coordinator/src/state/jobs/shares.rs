@@ -179,11 +179,15 @@ impl Jobs {
     /// # Errors
     /// As many as a node can have are running.
     pub(super) fn admit_attempt(&self, node: &str) -> Result<(), Loss> {
-        let running = self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == node);
-        if running.count() >= JOBS_RUNNING_PER_NODE_MAX {
+        if self.running_of(node).count() >= JOBS_RUNNING_PER_NODE_MAX {
             return Err(Loss::NodeFull);
         }
         Ok(())
+    }
+
+    /// The attempts that a rank of this node began and that have not ended.
+    pub(super) fn running_of(&self, node: &str) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values().filter(move |of| !of.has_ended() && of.begun_by() == node)
     }
 
     /// Counts the devices that a report names, and leaves out of it those beyond the bound of the
@@ -276,9 +280,7 @@ impl Jobs {
     /// For a node at its bound of running jobs or ranks: the newest running attempt of the owner
     /// who has most, where the newcomer's owner has less.
     fn surplus_of_node(&self, newcomer: Newcomer<'_>) -> Option<u32> {
-        let running = || {
-            self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == newcomer.node)
-        };
+        let running = || self.running_of(newcomer.node);
         let are_ranks_full = self.holdings.of(newcomer.node).running >= RANKS_RUNNING_PER_NODE_MAX;
         let are_jobs_full = newcomer.begins && running().count() >= JOBS_RUNNING_PER_NODE_MAX;
         let max = match (are_ranks_full, are_jobs_full) {

@@ -117,11 +117,12 @@ fn a_forged_attempt_replaces_none_that_runs() {
     assert_eq!((current(&jobs), numbered(&jobs, 0)), (real, real));
     assert_eq!(numbered(&jobs, 1), forged);
     let next = jobs.announce(now, "a", up("t2", 2)).unwrap().serial;
-    assert!(!jobs.is_replaced(real, forged) && jobs.is_replaced(real, next));
+    let is_replaced = |jobs: &Jobs, by| jobs.is_replaced(&jobs.own("llm@7"), real, by);
+    assert!(!is_replaced(&jobs, forged) && is_replaced(&jobs, next));
     // Its start is no later than now: what comes next is newer.
     assert_eq!((jobs.serials("llm@7").last(), current(&jobs)), (Some(&next), next));
     jobs.node_lost(now, "a");
-    assert!(!jobs.is_replaced(real, forged), "its agent may come back");
+    assert!(!is_replaced(&jobs, forged), "its agent may come back");
     // The job begins again while the forged attempts run.
     let again = jobs.announce(now, "a", up("t4", 3)).unwrap().serial;
     assert_eq!(current(&jobs), again);

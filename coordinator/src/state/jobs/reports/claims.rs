@@ -14,18 +14,12 @@ impl Jobs {
     /// May another attempt be forgotten for a newcomer? Not where its node or owner changes too
     /// much, and not where its node runs so much that one place less is not enough.
     pub(crate) fn may_make_room(&self, now: Now, node: &str, up: &RankUp) -> bool {
-        let running = self.attempts.values().filter(|of| !of.has_ended() && of.begun_by() == node);
         self.changes.check(now.mono_ns, node, &up.owner).is_ok()
-            && running.count() <= JOBS_RUNNING_PER_NODE_MAX
+            && self.running_of(node).count() <= JOBS_RUNNING_PER_NODE_MAX
     }
 }
 
 impl Attempt {
-    /// Is this rank proved, as far as the attempt itself shows?
-    pub(crate) fn has_proved(&self, rank: u32) -> bool {
-        self.proved().any(|of| of.record.rank == rank)
-    }
-
     /// Shows the triggers the reasons in the reports of a rank. Those of a rank that is not proved
     /// trigger nothing: its incidents ask for captures of the rank alone.
     pub(super) fn notice(&mut self, now: Now, reasons: Vec<Reason>) {
@@ -37,12 +31,10 @@ impl Attempt {
     }
 }
 
-/// Shows the triggers the totals of a rank; the reasons for a capture in them. `ooms` requests of
-/// it had failed for good before.
-pub(super) fn shown(now: Now, triggers: &mut Triggers, rank: &Rank, ooms: u64) -> Vec<Reason> {
+/// Shows the triggers the totals of a rank; the reasons for a capture in them.
+pub(super) fn shown(now: Now, triggers: &mut Triggers, rank: &Rank, is_oom: bool) -> Vec<Reason> {
     let number = rank.record.rank;
-    let is_out_of_memory = rank.failures().0 > ooms;
-    let out_of_memory = is_out_of_memory.then_some(Reason::OutOfMemory { rank: number });
+    let out_of_memory = is_oom.then_some(Reason::OutOfMemory { rank: number });
     if rank.presence != Presence::Here {
         return out_of_memory.into_iter().collect();
     }
