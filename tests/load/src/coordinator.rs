@@ -155,6 +155,12 @@ impl Coordinator {
         Ok(answer.error_for_status()?.json().await?)
     }
 
+    /// Does it say that it is ready?
+    pub(crate) async fn is_ready(&self) -> bool {
+        let answer = self.http.get(format!("{}/readyz", self.url)).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
+    }
+
     /// The bytes behind a path below `/api/v1`.
     pub(crate) async fn bytes(&self, path: &str) -> anyhow::Result<bytes::Bytes> {
         let url = format!("{}/api/v1{path}", self.url);

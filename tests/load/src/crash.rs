@@ -32,6 +32,9 @@ const UNDER_WAY: Duration = Duration::from_millis(200);
 /// Time between two questions to `/readyz`, whose answer may be a second old.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
+/// Longest wait for an answer of `/readyz`.
+const READY_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Longest wait between two acknowledgements while a coordinator can write.
 const ACK_WAIT_MAX: Duration = Duration::from_secs(3);
 
@@ -287,9 +290,9 @@ impl Rig {
             let (target, seen) = (Target::of(&coordinator), self.seen.clone());
             agents.spawn(report(target, node, step, seen));
         }
-        helpers.spawn(ask(coordinator.url.clone(), self.seen.clone()));
+        helpers.spawn(ask(coordinator.clone(), self.seen.clone()));
         let all_shown = Arc::new(Mutex::new(BTreeSet::new()));
-        helpers.spawn(show(Target::of(&coordinator), all_shown.clone()));
+        helpers.spawn(show(coordinator.clone(), all_shown.clone()));
         let ended = match is_short {
             true => {
                 sleep(time).await;
@@ -311,7 +314,7 @@ impl Rig {
     async fn read_back(&mut self) -> anyhow::Result<Found> {
         let coordinator = self.start()?;
         let mut found = records(&coordinator, &self.nodes).await?;
-        let there = listed(&Target::of(&coordinator)).await?;
+        let there = listed(&coordinator).await?;
         // Ids sort by their time, and those of captures come first.
         let captures = there.iter().filter(|of| of.starts_with("\"cap-")).count();
         let oldest = there.first().filter(|_| captures >= FORGETS_FROM);
@@ -373,12 +376,9 @@ async fn until_ready(seen: &Shared, since: Instant) -> anyhow::Result<()> {
 }
 
 /// Asks `/readyz` all the time.
-async fn ask(url: String, seen: Shared) {
-    let http = reqwest::Client::builder().timeout(Duration::from_secs(1)).build();
-    let Ok(http) = http else { return };
+async fn ask(coordinator: Arc<Coordinator>, seen: Shared) {
     loop {
-        let answer = http.get(format!("{url}/readyz")).send().await;
-        let is_ready = answer.is_ok_and(|answer| answer.status().is_success());
+        let is_ready = timeout(READY_WAIT_MAX, coordinator.is_ready()).await.unwrap_or(false);
         seen.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .answers
@@ -389,13 +389,12 @@ async fn ask(url: String, seen: Shared) {
 
 /// Asks for captures, and remembers what the API showed twice: the first time it may not be
 /// durable.
-async fn show(target: Target, shown: Arc<Mutex<BTreeSet<String>>>) {
-    let (http, mut before) = (reqwest::Client::new(), BTreeSet::new());
+async fn show(coordinator: Arc<Coordinator>, shown: Arc<Mutex<BTreeSet<String>>>) {
+    let mut before = BTreeSet::new();
     loop {
-        let url = format!("{}/api/v1/jobs/load-0@1000/captures", target.url);
         // Refused where the last one is not long ago.
-        let _ = http.post(url).send().await;
-        if let Ok(all) = listed(&target).await {
+        let _ = coordinator.capture("load-0@1000").await;
+        if let Ok(all) = listed(&coordinator).await {
             let mut kept: BTreeSet<String> = all.intersection(&before).cloned().collect();
             shown.lock().unwrap_or_else(PoisonError::into_inner).append(&mut kept);
             before = all;
@@ -405,10 +404,9 @@ async fn show(target: Target, shown: Arc<Mutex<BTreeSet<String>>>) {
 }
 
 /// Ids of closed captures with their whole ranks, and of incidents.
-async fn listed(target: &Target) -> anyhow::Result<BTreeSet<String>> {
-    let get = async |path: &str| {
-        let answer = reqwest::get(format!("{}/api/v1/{path}", target.url)).await?;
-        anyhow::Ok(answer.error_for_status()?.json::<Value>().await?[path].clone())
+async fn listed(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
+    let get = async |name: &str| {
+        anyhow::Ok(coordinator.get::<Value>(&format!("/{name}")).await?[name].clone())
     };
     let (captures, incidents) = (get("captures").await?, get("incidents").await?);
     let captures = captures.as_array().context("no captures")?.iter();
