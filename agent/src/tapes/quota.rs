@@ -12,7 +12,7 @@ use memtape_core::sharing::Amounts;
 use crate::node::accounts::Account;
 use crate::tapes::known::TapeKey;
 
-/// What is known of the process of a tape; the less, the sooner the tape gives way.
+/// How certain the process of a tape is. The least certain tape gives way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// The process is gone.
@@ -30,7 +30,7 @@ pub(crate) struct Held {
     pub(crate) key: TapeKey,
     /// Account of the tape's user.
     pub(crate) account: Account,
-    /// What is known of its process.
+    /// How certain its process is.
     pub(crate) standing: Standing,
 }
 

@@ -88,7 +88,7 @@ pub(crate) struct Entry {
 }
 
 impl Kept {
-    /// Keeps an entry; the entry that gives way to it.
+    /// Keeps an entry. Returns the entry to delete, where the cause has too many.
     fn keep(&mut self, record: Arc<AuditRecord>) -> Option<Arc<AuditRecord>> {
         let cause = record.cause;
         self.chains.entry(chain(cause, &record.who)).or_default().push_back(record);

@@ -1,4 +1,4 @@
-//! Answers in memory: what each has reserved, what of it is unsent, and which one gives way.
+//! Answers in memory: the reservation and the unsent bytes of each, and the answer that is cut.
 //!
 //! An answer has a time by its size. Where another caller waits for memory, the caller who has most
 //! unsent bytes loses the answer that is sent for longest.
@@ -16,7 +16,7 @@ use crate::quota::Reservation;
 /// Bytes of a piece of an answer; its memory is free when it is sent.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Time for which an answer is sent before it gives way.
+/// Least age of an answer that is cut for another caller.
 pub(super) const GIVES_WAY_AFTER: Duration = Duration::from_secs(5);
 
 /// One answer, from the request to the last byte.

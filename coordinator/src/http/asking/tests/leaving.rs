@@ -123,7 +123,7 @@ async fn work_counts_until_it_ends_and_leaves_threads_to_others() {
         assert_eq!(running.load(SeqCst), count);
     };
     reaches(ANSWER_WORKS_MAX).await;
-    // Those of clients that have left still count.
+    // The works of clients that have left still count.
     all.iter().for_each(|task| task.abort());
     reaches(ANSWER_WORKS_MAX).await;
     is_over.store(1, SeqCst);
