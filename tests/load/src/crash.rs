@@ -6,10 +6,12 @@
 //! every record that was acknowledged is read back, and every capture and incident that the API
 //! has shown; what `/readyz` said is compared with the acknowledgements.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +48,9 @@ const RECOVERY_MAX: Duration = Duration::from_secs(75);
 /// Captures of the job from which on the oldest may be forgotten: the coordinator keeps 64, of
 /// which some may be open.
 const FORGETS_FROM: usize = 60;
+
+/// Most times that agents send the rest to a store that was restored.
+const SENT_AGAIN_ROUNDS_MAX: u32 = 5;
 
 /// Size of a disk that becomes full.
 const DISK_MIB: u32 = 96;
@@ -113,7 +118,7 @@ async fn kills(binary: &Binary, crash: &Crash) -> anyhow::Result<Value> {
         let coordinator = rig.start()?;
         starts.push(coordinator.started_in.as_secs_f64());
         let time = Duration::from_millis(20 + mix(crash.seed ^ u64::from(round)) % 900);
-        rig.run(coordinator, time, async { Ok(()) }).await?;
+        rig.run(coordinator, time, pending()).await?;
         found = rig.read_back().await?;
         ensure!(found.lost == 0, "lost in round {round}: {found:?}");
     }
@@ -242,13 +247,20 @@ async fn restored(binary: &Binary, crash: &Crash) -> anyhow::Result<Value> {
     drop(coordinator);
     rig.folder = into;
     let kept = rig.read_back().await?;
-    let before: Vec<u64> = rig.nodes.iter().map(|(_, step)| *step).collect();
-    // As agents do that find another store.
+    let before: BTreeMap<u32, u64> = rig.nodes.iter().map(|(of, step)| (of.index, *step)).collect();
+    // As agents do that find another store; one that uploads takes longer.
     rig.nodes.iter_mut().for_each(|(_, step)| *step = 0);
-    let coordinator = rig.start()?;
-    let last = before.iter().copied().max().unwrap_or(0);
-    rig.run(coordinator, Duration::from_millis(last * 60).max(FAULT), async { Ok(()) }).await?;
-    rig.nodes.iter_mut().zip(before).for_each(|((_, step), old)| *step = old.max(*step));
+    let is_behind = |(of, step): &(Node, u64)| before.get(&of.index) > Some(step);
+    for _ in 0..SENT_AGAIN_ROUNDS_MAX {
+        let coordinator = rig.start()?;
+        rig.run(coordinator, FAULT, pending()).await?;
+        if !rig.nodes.iter().any(is_behind) {
+            break;
+        }
+    }
+    for (of, step) in &mut rig.nodes {
+        *step = before.get(&of.index).copied().unwrap_or(0).max(*step);
+    }
     let again = rig.read_back().await?;
     let mut figures = rig.figures(again, None);
     figures["newer_store_refused"] = json!(refused);
@@ -284,24 +296,18 @@ impl Rig {
         time: Duration,
         going_wrong: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
-        let is_short = time < FAULT;
         let (mut agents, mut helpers) = (JoinSet::new(), JoinSet::new());
+        let is_killed = Arc::new(AtomicBool::new(false));
         for (node, step) in self.nodes.drain(..) {
             let (target, seen) = (Target::of(&coordinator), self.seen.clone());
-            agents.spawn(report(target, node, step, seen));
+            agents.spawn(report(target, node, step, (seen, is_killed.clone())));
         }
         helpers.spawn(ask(coordinator.clone(), self.seen.clone()));
         let all_shown = Arc::new(Mutex::new(BTreeSet::new()));
         helpers.spawn(show(coordinator.clone(), all_shown.clone()));
-        let ended = match is_short {
-            true => {
-                sleep(time).await;
-                Ok(())
-            }
-            false => timeout(time, going_wrong).await.unwrap_or(Ok(())),
-        };
+        let ended = timeout(time, going_wrong).await.unwrap_or(Ok(()));
         helpers.shutdown().await;
-        // The agents hold no handle of it: this kills it.
+        is_killed.store(true, Relaxed);
         coordinator.kill();
         while let Some(agent) = agents.join_next().await {
             self.nodes.push(agent?);
@@ -416,11 +422,18 @@ async fn listed(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
     Ok(closed.chain(incidents.map(|of| of["id"].to_string())).collect())
 }
 
-/// Reports steps until the coordinator is gone; the last one that was acknowledged. At first a rank
-/// that no other life had has run out of memory.
-async fn report(target: Target, node: Node, acked: u64, seen: Shared) -> (Node, u64) {
-    let mut acked = acked;
-    let _ = reporting(&target, &node, &mut acked, &seen).await;
+/// Reports steps until the coordinator is killed, also where it ends the stream before; the last
+/// one that was acknowledged. At first a rank that no other life had has run out of memory.
+async fn report(
+    target: Target,
+    node: Node,
+    mut acked: u64,
+    (seen, is_killed): (Shared, Arc<AtomicBool>),
+) -> (Node, u64) {
+    while !is_killed.load(Relaxed) {
+        let _ = reporting(&target, &node, &mut acked, &seen).await;
+        sleep(ASK_EVERY).await;
+    }
     (node, acked)
 }
 
@@ -456,7 +469,8 @@ async fn reporting(
             match stream.message().await?.context("the stream ended")?.body {
                 Some(Heard::ReportAck(ack)) if ack.number >= number => break,
                 Some(Heard::CaptureRequest(request)) => {
-                    answer(request, node, (&channel, &outgoing), Some(&uploads)).await?;
+                    // Of the rank that died there is nothing to send.
+                    let _ = answer(request, node, (&channel, &outgoing), Some(&uploads)).await;
                 }
                 _ => {}
             }
