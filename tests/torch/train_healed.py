@@ -4,7 +4,7 @@
         python -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 2 \\
         tests/torch/train_healed.py --folder checkpoints --steps 1200
 Rank 1 keeps 2 MiB of each step, so that an attempt runs out of memory after about 1,050 steps. Rank 0
-writes the checkpoint; all ranks wait for it. What each rank does is printed. On real devices: --backend nccl
+writes the checkpoint; all ranks wait for it. No step begins while the folder has a file called `pause`. What each rank does is printed. On real devices: --backend nccl
 and a leak that fills one in as many steps.
 """
 
@@ -35,6 +35,7 @@ def main():
     options = parser.parse_args()
 
     checkpoint, start, trained = options.folder / "checkpoint.pt", 0, {}
+    pause = options.folder / "pause"
 
     def save(step):
         # The recorder counts the steps of this attempt.
@@ -63,6 +64,8 @@ def main():
 
     kept, step_s = [], options.step_ms / (3000 if start else 1000)
     for _ in range(start, options.steps):
+        while pause.exists():
+            time.sleep(0.05)
         started = time.monotonic()
         model(torch.ones(BATCH, FEATURES, device=device)).square().mean().backward()
         optimizer.step()

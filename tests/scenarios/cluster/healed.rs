@@ -4,7 +4,8 @@
 //! Two DDP ranks train over gloo on two nodes, which are network namespaces joined to a third one
 //! with the coordinator. A SIGKILL to the coordinator, at any stage of the action, changes nothing:
 //! there is exactly one restart. No attempt runs out of memory: torchrun starts the job again
-//! because the ranks were signalled.
+//! because the ranks were signalled. The ranks make no step while there is no coordinator, so that
+//! a slow start of it is no reason to run out of memory.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -119,8 +120,14 @@ fn killed(scenario: &str, seen: impl Fn(&Rig) -> Option<Value>) {
     let Some(mut rig) = Rig::new(scenario, "act") else { return };
     rig.train(2);
     let seen = wait_for("the stage is reached", PATIENCE, || seen(&rig));
+    std::fs::write(rig.file("pause"), "").expect("the ranks pause");
     rig.coordinator.take().expect("it runs").kill();
     rig.start_coordinator("act");
+    wait_for("the agents are back", PATIENCE, || {
+        let back = rig.of("nodes").iter().filter(|node| node["connected"] == true).count();
+        (back == NODES).then_some(())
+    });
+    std::fs::remove_file(rig.file("pause")).expect("the ranks go on");
     let action = rig.restart(|action| action["verdict"] != "");
     let healed = rig.finish();
     println!("killed at {:?}, then {action:#}", seen["outcome"]);
@@ -226,7 +233,10 @@ impl Rig {
     /// The newest restart, when it is as wished.
     fn restart(&self, is_there: impl Fn(&Value) -> bool) -> Value {
         wait_for("the restart is there", PATIENCE, || {
-            self.newest_restart().filter(|newest| is_there(newest))
+            let newest = self.newest_restart()?;
+            let is_run = newest["outcome"].as_str().is_some_and(|it| !it.starts_with("not run"));
+            assert!(is_run, "{:#?}", self.of("actions"));
+            Some(newest).filter(&is_there)
         })
     }
 
