@@ -2,7 +2,7 @@
 //!
 //! It speaks the protocol as the real one does (proto/README.md): at most 32 reports without an
 //! acknowledgement, and what was not sent in time is sent with the next one. It reads no tape; its
-//! ranks finish one step a second.
+//! ranks finish one step a second, or in as many seconds as the test asks for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ const OUTGOING_MAX: usize = 256;
 /// Time for connecting and for the welcome.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Time between two reports, and between two steps of a rank.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two reports, and between two steps of a rank, if nothing else is asked for.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The first steps are no part of the measurement: thousands have connected just before.
 pub(crate) const RAMP_UP_STEPS: u64 = 5;
@@ -42,8 +42,8 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(30);
 pub(crate) enum Phase {
     /// Be connected, and say nothing more.
     Wait,
-    /// Report from this moment on.
-    Report { begin: Instant },
+    /// Report from this moment on, each time after such an interval.
+    Report { begin: Instant, interval: Duration },
     /// Report no more; wait for what is not acknowledged.
     Stop,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Progress {
     pub(crate) sent_step: u64,
     /// The acknowledgement of each report after the ramp-up.
     pub(crate) acks: Vec<Ack>,
-    /// Reports that were not sent within a second of their time.
+    /// Reports that were not sent within an interval of their time.
     pub(crate) late: u64,
     /// Why its stream broke.
     pub(crate) broke: Option<String>,
@@ -89,6 +89,7 @@ struct Agent {
     /// Number, time, and last step of each report without an acknowledgement.
     unacked: VecDeque<(u64, Instant, u64)>,
     number: u64,
+    interval: Duration,
     progress: Progress,
     uploads: Option<Uploads>,
 }
@@ -168,6 +169,7 @@ async fn connect(
         outgoing,
         unacked: VecDeque::new(),
         number: 0,
+        interval: INTERVAL,
         progress: Progress::default(),
         uploads,
     };
@@ -199,14 +201,16 @@ impl Agent {
                     changed.context("the load is gone")?;
                     (next, end) = match *phase.borrow() {
                         Phase::Wait => (None, None),
-                        // Spread over the second: no two nodes' clocks tick together.
-                        Phase::Report { begin } => (Some(begin + self.offset()), None),
+                        Phase::Report { begin, interval } => {
+                            self.interval = interval;
+                            (Some(begin + self.offset()), None)
+                        }
                         Phase::Stop => (None, Some(Instant::now() + DRAIN_TIME_MAX)),
                     };
                 }
                 () = sleep_until(wake) => {
                     if let Some(due) = next {
-                        next = Some(due + INTERVAL);
+                        next = Some(due + self.interval);
                         self.turn(due).await?;
                     }
                 }
@@ -214,13 +218,15 @@ impl Agent {
         }
     }
 
+    /// Spreads the agents over the interval: no two nodes' clocks tick together.
     fn offset(&self) -> Duration {
-        Duration::from_micros(crate::job::mix(u64::from(self.node.index)) % 1_000_000)
+        let part = crate::job::mix(u64::from(self.node.index)) % 1_000_000;
+        self.interval.mul_f64(part as f64 / 1e6)
     }
 
-    /// A second has passed: one more step of every rank is to be reported.
+    /// An interval has passed: one more step of every rank is to be reported.
     async fn turn(&mut self, due: Instant) -> anyhow::Result<()> {
-        self.progress.late += u64::from(due.elapsed() > INTERVAL);
+        self.progress.late += u64::from(due.elapsed() > self.interval);
         self.progress.sent_step += 1;
         if self.unacked.len() < UNACKED_MAX {
             self.report(self.progress.sent_step, wall_ns()).await?;

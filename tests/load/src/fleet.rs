@@ -59,9 +59,9 @@ impl Fleet {
         Ok(Self { agents, phase, connected_in })
     }
 
-    /// Lets them report from now on.
-    pub(crate) fn report(&self) -> anyhow::Result<()> {
-        self.tell(Phase::Report { begin: Instant::now() })
+    /// Lets them report from now on, once in each interval.
+    pub(crate) fn report(&self, interval: Duration) -> anyhow::Result<()> {
+        self.tell(Phase::Report { begin: Instant::now(), interval })
     }
 
     /// Stops them, and waits for the last acknowledgements.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::agent::{Progress, RAMP_UP_STEPS};
+use crate::agent::{INTERVAL, Progress, RAMP_UP_STEPS};
 use crate::coordinator::Binary;
 use crate::figures::{latencies, percentile};
 use crate::fleet::Fleet;
@@ -42,7 +42,7 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     let nodes = nodes(load.ranks, load.jobs);
     let fleet = Fleet::connect(&nodes, &coordinator, None).await?;
     let connected_in = fleet.connected_in;
-    fleet.report()?;
+    fleet.report(INTERVAL)?;
     sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
     let (before, steps_before) = (coordinator.usage()?, steps(&coordinator).await?);
     let own_before = own_cpu_seconds();

@@ -37,6 +37,9 @@ pub(crate) struct Siege {
     pub(crate) ranks: u32,
     #[arg(long = "seconds", default_value = "30", value_parser = crate::seconds)]
     pub(crate) phase: Duration,
+    /// Seconds of a step: each agent reports as often. Longer on a small machine.
+    #[arg(long, default_value = "1", value_parser = crate::seconds)]
+    pub(crate) interval: Duration,
     /// Only this part of the attackers, on a small machine.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) divide: u32,
@@ -78,8 +81,8 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
         sent,
     };
     let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
-    fleet.report()?;
-    sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
+    fleet.report(siege.interval)?;
+    sleep(siege.interval * RAMP_UP_STEPS as u32).await;
     let honest = nodes.first().context("there is no node")?;
     let job = &honest.job_id();
 
@@ -91,18 +94,11 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
     let (during, _) = phase("during", &coordinator, job, siege.phase).await?;
     let held = attackers.stop().await;
     let (after, _) = phase("after", &coordinator, job, siege.phase).await?;
+    let after_until = Instant::now();
     let usage = coordinator.usage()?;
     let losses = coordinator.metrics("memtape_losses_total").await?;
     let progress = fleet.stop().await?;
 
-    let acked: Vec<(Node, u64)> =
-        progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
-    drop(coordinator);
-    let restarted = Arc::new(binary.start(folder.path())?);
-    let records = readback::records(&restarted, &acked).await?;
-    let unacked: u64 =
-        progress.iter().map(|(_, progress)| progress.sent_step - progress.acked_step).sum();
-    let broken = progress.iter().filter(|(_, progress)| progress.broke.is_some()).count();
     let mut figures = json!({
         "ranks": nodes.len() as u32 * crate::job::RANKS_PER_AGENT,
         "agents": nodes.len(),
@@ -112,17 +108,27 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
         "all_attackers_there": attacked,
         "attackers": held,
         "losses": losses,
-        "records": records.whole,
-        "lost": records.lost,
-        "steps_unacknowledged": unacked,
-        "streams_broken": broken,
     });
-    let ends = [during.from, after.from, Instant::now()];
+    let ends = [during.from, after.from, after_until];
     for (phase, end) in [before, during, after].into_iter().zip(ends) {
         let mut of_phase = phase.figures;
         of_phase["ack"] = acks(&progress, phase.from, end);
         figures[phase.name] = of_phase;
     }
+    // To read everything back takes minutes.
+    eprintln!("before the kill: {figures}");
+
+    let acked: Vec<(Node, u64)> =
+        progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
+    drop(coordinator);
+    let restarted = Arc::new(binary.start(folder.path())?);
+    let records = readback::records(&restarted, &acked).await?;
+    figures["records"] = json!(records.whole);
+    figures["lost"] = json!(records.lost);
+    let unacked = progress.iter().map(|(_, progress)| progress.sent_step - progress.acked_step);
+    figures["steps_unacknowledged"] = json!(unacked.sum::<u64>());
+    let broken = progress.iter().filter(|(_, progress)| progress.broke.is_some());
+    figures["streams_broken"] = json!(broken.count());
     Ok(figures)
 }
 

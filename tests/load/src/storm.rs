@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Barrier, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::agent::Uploads;
+use crate::agent::{INTERVAL, Uploads};
 use crate::coordinator::{Binary, Coordinator};
 use crate::figures::latencies;
 use crate::fleet::Fleet;
@@ -53,7 +53,7 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
         sent,
     };
     let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
-    fleet.report()?;
+    fleet.report(INTERVAL)?;
     sleep(WARM_UP).await;
     let before = coordinator.usage()?;
     let job = &nodes.first().context("there is no node")?.job;
