@@ -75,7 +75,8 @@ pub trait DiskFile: Debug + Send + Sync {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
-    /// Makes its contents durable. Nothing to do where nothing can be written.
+    /// Makes its contents durable; `NotFound` when the file was removed. Nothing to do where
+    /// nothing can be written.
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -83,9 +84,9 @@ pub trait DiskFile: Debug + Send + Sync {
 
 /// A lock; dropping it gives it back.
 pub trait Held: Debug + Send + Sync {
-    /// Is the locked folder still at its path?
-    fn is_present(&self) -> bool {
-        true
+    /// Fails unless the locked folder is still at its path.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 

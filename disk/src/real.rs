@@ -154,7 +154,11 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.0.sync_data()?;
+        match self.0.metadata()?.nlink() {
+            0 => Err(io::Error::new(io::ErrorKind::NotFound, "the open file was removed")),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -167,10 +171,13 @@ struct RealLock {
 }
 
 impl Held for RealLock {
-    fn is_present(&self) -> bool {
+    fn check(&self) -> io::Result<()> {
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
-        let there = std::fs::metadata(&self.path).map(id).ok();
-        there.is_some() && there == self.folder.metadata().map(id).ok()
+        let there = std::fs::metadata(&self.path).map(id);
+        match there.is_ok_and(|there| self.folder.metadata().map(id).is_ok_and(|id| id == there)) {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::NotFound, "the data folder is gone")),
+        }
     }
 }
 

@@ -148,7 +148,7 @@ impl Store {
 
     /// Why nothing can be made durable now; none while it can. Blocks.
     pub fn unready(&self) -> Option<Unready> {
-        if !self.shared.lock.is_present() {
+        if self.shared.lock.check().is_err() {
             return Some(Unready::FolderGone);
         }
         if let Some((what, why)) = self.shared.errors.first() {

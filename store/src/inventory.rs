@@ -236,15 +236,12 @@ impl Inventory {
 
 impl Kept {
     fn write(&mut self, changes: &[Change]) -> io::Result<()> {
-        if changes.is_empty() {
-            return Ok(());
-        }
         // The disk may be full, and what is to be removed is what makes room: an inventory that
         // expects nothing needs none.
-        if self.is_cleared && self.rewrite() {
+        if changes.is_empty() || (self.is_cleared && self.rewrite()) {
             return Ok(());
         }
-        if self.journal.append(changes.iter()).is_err() {
+        if self.journal.append(changes.iter()).is_err() && !self.rewrite() {
             self.journal.clear()?;
             self.is_cleared = true;
         }

@@ -157,9 +157,8 @@ fn a_full_disk_is_reported_and_vital_changes_wait() {
     store.write(changes, Box::new(move |result| kept.send(("kept", result)).unwrap()));
     for _ in 0..3 {
         let changes = Changes::of(&incident("inc-2", "awaited"));
-        let awaited = sender.clone();
-        store
-            .try_write(changes, Box::new(move |result| awaited.send(("awaited", result)).unwrap()));
+        let sender = sender.clone();
+        store.try_write(changes, Box::new(move |result| sender.send(("awaited", result)).unwrap()));
         store.turn();
         let (who, result) = receiver.try_recv().unwrap();
         assert_eq!((who, result.unwrap_err().kind), ("awaited", Kind::Full));

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::handle::Store;
-use crate::records::{SeriesKey, StepRecord};
+use crate::records::StepRecord;
 use crate::recovery::check::{check_simulated, look_at_simulated};
 use crate::steps::packer::StepLimits;
-use crate::tests::fixtures::number;
+use crate::tests::fixtures::{SERIES, flush, number, read_steps};
 use fastrand::Rng;
 use memtape_disk::clock::{self, Now};
 use memtape_simulated_disk::SimulatedDisk;
@@ -22,8 +22,6 @@ const DAY_NS: i64 = 24 * HOUR_NS;
 
 /// The default of `--steps-age-max`.
 const AGE_NS_MAX: i64 = 14 * DAY_NS;
-
-const SERIES: SeriesKey = SeriesKey { serial: 1, rank: 0, device: 0 };
 
 /// A store on a machine whose clocks are set from here.
 struct Machine {
@@ -57,8 +55,7 @@ impl Machine {
     /// wall clock's reading.
     fn restart(&mut self, is_killed: bool) {
         if !is_killed {
-            self.store().flush(Box::new(|result| result.expect("a flush")));
-            self.store().turn();
+            flush(self.store());
         }
         self.store = None;
         self.disk.kill();
@@ -95,8 +92,7 @@ impl Machine {
 
     /// Every step is there, once.
     fn check(&self) {
-        let rows = self.store().series(SERIES).expect("a series");
-        let found: Vec<u64> = rows.iter().map(|row| row.last_step).collect();
+        let found = read_steps(self.store());
         assert_eq!(found.len() as u64, self.steps, "steps that are there");
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), (0..self.steps).collect());
         let stretches = self.store().stretches(SERIES.serial).expect("stretches");
@@ -160,8 +156,7 @@ fn live(seed: u64) {
             1 => machine.restart(rng.usize(..2) == 0),
             2 => machine.pass(rng.usize(..6 * 3600) as i64 * SECOND_NS),
             3 => {
-                machine.store().flush(Box::new(|result| result.expect("a flush")));
-                machine.store().turn();
+                flush(machine.store());
             }
             _ => machine.run(rng.usize(..90) as i64),
         }
@@ -175,7 +170,7 @@ fn live(seed: u64) {
     machine.restart(false);
     machine.pass(AGE_NS_MAX + 2 * HOUR_NS);
     machine.store().turn();
-    assert_eq!(machine.store().series(SERIES).expect("a series"), []);
+    assert!(read_steps(machine.store()).is_empty());
     drop(machine.store.take());
     assert_eq!(check_simulated(&machine.disk), []);
 }

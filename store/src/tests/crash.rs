@@ -16,7 +16,7 @@ use crate::handle::Store;
 use crate::records::{IncidentRecord, SeriesKey, StepRecord, snapshot_of};
 use crate::recovery::check::check_simulated;
 use crate::steps::packer::StepLimits;
-use crate::tests::fixtures::{at_once, incident, number, part};
+use crate::tests::fixtures::{SERIES, at_once, flush, incident, number, part, read_steps};
 use fastrand::Rng;
 use memtape_disk::clock::{self, Now};
 use memtape_simulated_disk::SimulatedDisk;
@@ -355,8 +355,7 @@ fn live(seed: u64) -> (memtape_simulated_disk::Counts, u64) {
     let mut life = Life { store, model: &model, steps: &steps, snapshots, version, retired };
     life.check(&loaded);
     // Nothing is left to complain about.
-    life.store.flush(Box::new(|result| result.unwrap()));
-    life.store.turn();
+    flush(&life.store);
     let findings = check_simulated(&disk);
     assert_eq!(findings, []);
     (disk.counts(), given_up)
@@ -412,7 +411,6 @@ fn a_flipped_byte_of_the_journal_loses_nothing() {
 #[test]
 fn steps_are_kept_within_both_limits() {
     const HOUR_NS: i64 = 3_600_000_000_000;
-    let key = SeriesKey { serial: 1, rank: 0, device: 0 };
     let disk = SimulatedDisk::new(0);
     let at = |hour: i64| {
         let wall_ns = BEGIN_NS + hour * HOUR_NS;
@@ -422,30 +420,24 @@ fn steps_are_kept_within_both_limits() {
     let (store, _) = open(&disk);
     for hour in 0..10 {
         at(hour);
-        let batch = vec![((key, (1, 1)), vec![row(hour as u64)])];
+        let batch = vec![((SERIES, (1, 1)), vec![row(hour as u64)])];
         store.steps(batch, Box::new(|result| result.unwrap()));
-        store.flush(Box::new(|result| result.unwrap()));
-        store.turn();
+        flush(&store);
     }
-    let steps = |store: &Store| -> Vec<u64> {
-        let rows = store.series(key).unwrap();
-        rows.iter().map(|row| row.last_step).collect()
-    };
     let files = || disk.files().iter().filter(|(name, _)| name.starts_with("steps/")).count();
-    assert_eq!((steps(&store), files()), ((0..10).collect(), 10));
+    assert_eq!((read_steps(&store), files()), ((0..10).collect(), 10));
     let bytes = store.steps_bytes();
     let limit = |hours, bytes_max| {
         let age_ns_max = hours * HOUR_NS + HOUR_NS / 2;
         store.limit_steps(StepLimits { age_ns_max, bytes_max });
-        store.flush(Box::new(|result| result.unwrap()));
-        store.turn();
+        flush(&store);
     };
     limit(6, u64::MAX);
-    assert_eq!((steps(&store), files()), ((3..10).collect(), 7));
+    assert_eq!((read_steps(&store), files()), ((3..10).collect(), 7));
     limit(9, bytes * 55 / 100);
-    assert_eq!((steps(&store), files()), ((5..10).collect(), 5));
+    assert_eq!((read_steps(&store), files()), ((5..10).collect(), 5));
     limit(9, bytes * 15 / 100);
-    assert_eq!(steps(&store), [9]);
+    assert_eq!(read_steps(&store), [9]);
     let health = store.health();
     let load = |count: &std::sync::atomic::AtomicU64| count.load(Relaxed);
     assert_eq!(load(&health.steps_expired_by_age), 3);
@@ -454,5 +446,5 @@ fn steps_are_kept_within_both_limits() {
     drop(store);
     assert_eq!(check_simulated(&disk), []);
     let (store, _) = open(&disk);
-    assert_eq!(steps(&store), [9]);
+    assert_eq!(read_steps(&store), [9]);
 }

@@ -13,8 +13,8 @@ use crate::recovery::check::{Finding, check};
 use crate::recovery::format;
 use crate::recovery::rebuild::rebuild;
 use crate::tests::fixtures::{
-    self, at_once, change, close, copy, error_line, flush, incident, read_steps, reopen, steps,
-    when_closed, write,
+    self, at_once, change, close, copy, error_line, flush, incident, incidents, read_steps, reopen,
+    steps, when_closed, write,
 };
 
 const INCIDENTS: usize = 60;
@@ -33,9 +33,7 @@ fn part() -> PartRecord {
 /// snapshot.
 fn make(folder: &Path) {
     let (store, _) = reopen(folder);
-    for number in 0..INCIDENTS {
-        write(&store, |changes| changes.put(&incident(&format!("inc-{number}"), "kept")));
-    }
+    incidents(&store, 0..INCIDENTS);
     let (hash, snapshot) = snapshot();
     at_once(store.blobs().put(hash, snapshot)).unwrap();
     write(&store, |changes| changes.put(&part()));
@@ -77,7 +75,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// The findings; nothing was changed to have them.
-fn findings(folder: &Path) -> Vec<Finding> {
+pub(crate) fn findings(folder: &Path) -> Vec<Finding> {
     let before = contents(folder);
     let found = when_closed(|| check(folder)).unwrap().findings;
     assert!(contents(folder) == before, "check changed something");

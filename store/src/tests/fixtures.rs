@@ -69,19 +69,29 @@ pub(crate) fn write(store: &Store, fill: impl FnOnce(&mut Changes)) {
     fill(&mut changes);
     let (sender, receiver) = channel();
     store.write(changes, Box::new(move |result| sender.send(result).unwrap()));
+    while store.turn() {}
     answer(&receiver).unwrap();
+}
+
+/// Writes incidents with these numbers.
+pub(crate) fn incidents(store: &Store, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        write(store, |changes| changes.put(&incident(&format!("inc-{number}"), "kept")));
+    }
 }
 
 pub(crate) fn steps(store: &Store, steps: std::ops::Range<u64>) {
     let (sender, receiver) = channel();
     let batch = vec![((SERIES, (1, 1)), steps.map(row).collect())];
     store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
+    store.turn();
     answer(&receiver).unwrap();
 }
 
 pub(crate) fn flush(store: &Store) {
     let (sender, receiver) = channel();
     store.flush(Box::new(move |result| sender.send(result).unwrap()));
+    store.turn();
     answer(&receiver).unwrap();
 }
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::encoding::Changes;
-use crate::records::{SeriesKey, StepRecord, snapshot_of};
+use crate::records::{SeriesKey, snapshot_of};
 use crate::recovery::check::check;
-use crate::tests::fixtures::{at_once, flush, incident, number, part, reopen, when_closed};
+use crate::tests::fixtures::{at_once, flush, incident, number, part, reopen, row, when_closed};
 use crate::writer::shared::Done;
 use fastrand::Rng;
 
@@ -42,10 +42,6 @@ struct Acknowledged {
 
 fn series(number: u64) -> SeriesKey {
     SeriesKey { serial: 1, rank: number as u32, device: 0 }
-}
-
-fn row(step: u64) -> StepRecord {
-    StepRecord { first_step: step, last_step: step, allocs: step * 7, ..StepRecord::default() }
 }
 
 fn snapshot(version: u64) -> Bytes {

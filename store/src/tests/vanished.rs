@@ -1,18 +1,22 @@
 //! Files that vanish, or lose their end: the check, the next start and a running store say which,
 //! and what is lost; what can be written again is.
 
-use std::fs::{OpenOptions, remove_dir_all, remove_file};
+use std::fs::{remove_dir_all, remove_file, rename};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
 
 use crate::encoding::{Changes, Loaded};
-use crate::error::Kind;
+use crate::error::{Kind, Result};
 use crate::handle::{Store, Unready};
-use crate::recovery::check::{Finding, check};
+use crate::recovery::check::Finding;
 use crate::recovery::opening::Recovery;
 use crate::recovery::rebuild::rebuild;
-use crate::tests::fixtures::{SERIES, copy, error_line, incident, read_steps, row};
+use crate::tests::damage::findings;
+use crate::tests::fixtures::{
+    SERIES, change, copy, error_line, flush, incident, incidents, read_steps, row, steps,
+};
 use memtape_disk::clock::{self, Now};
 use memtape_disk::{files::Disk, real::RealDisk};
 
@@ -25,41 +29,22 @@ fn later(seconds: u64) {
     clock::set(Now { mono_ns, wall_ns: now.wall_ns + (seconds * SECOND_NS) as i64 });
 }
 
-fn open(folder: &Path) -> crate::error::Result<(Store, Loaded, Recovery)> {
+fn open(folder: &Path) -> Result<(Store, Loaded, Recovery)> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
     Store::open_in_turns(&disk)
-}
-
-fn write(store: &Store, numbers: std::ops::Range<usize>) {
-    for number in numbers {
-        let changes = Changes::of(&incident(&format!("inc-{number}"), "kept"));
-        store.write(changes, Box::new(|result| result.unwrap()));
-    }
-    store.turn();
-}
-
-fn steps(store: &Store, steps: std::ops::Range<u64>) {
-    let batch = vec![((SERIES, (1, 1)), steps.map(row).collect())];
-    store.steps(batch, Box::new(|result| result.unwrap()));
-    store.turn();
 }
 
 /// Steps 0 to 99 are packed, 100 to 149 in the log, as after a kill.
 fn make(folder: &Path) {
     clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
     let (store, _, _) = open(folder).unwrap();
-    write(&store, 0..INCIDENTS / 2);
+    incidents(&store, 0..INCIDENTS / 2);
     steps(&store, 0..100);
-    store.flush(Box::new(|result| result.unwrap()));
-    store.turn();
-    write(&store, INCIDENTS / 2..INCIDENTS);
+    flush(&store);
+    incidents(&store, INCIDENTS / 2..INCIDENTS);
     steps(&store, 100..125);
     later(1);
     steps(&store, 125..150);
-}
-
-fn findings(folder: &Path) -> Vec<Finding> {
-    check(folder).unwrap().findings
 }
 
 /// The only file of a folder that has anything in it.
@@ -71,12 +56,8 @@ fn only(folder: &Path) -> std::path::PathBuf {
     only
 }
 
-fn cut(path: &Path, bytes: u64) {
-    OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
-}
-
 fn half(path: &Path) {
-    cut(path, std::fs::metadata(path).unwrap().len() / 2);
+    change(path, |bytes| bytes.truncate(bytes.len() / 2));
 }
 
 type Vanish = fn(&Path);
@@ -91,10 +72,7 @@ const VANISHED: [(&str, Vanish, &str, std::ops::Range<u64>); 5] = [
     ),
     (
         "log cut",
-        |at| {
-            let log = only(&at.join("rows"));
-            cut(&log, std::fs::metadata(&log).unwrap().len() - 1);
-        },
+        |at| change(&only(&at.join("rows")), |bytes| bytes.truncate(bytes.len() - 1)),
         "rows/000000000001.log was cut from",
         0..125,
     ),
@@ -135,8 +113,7 @@ fn every_file_that_vanished_is_named_and_what_is_lost() {
         assert_eq!(loaded.incidents.len(), INCIDENTS, "{name}");
         assert_eq!(read_steps(&store), left.collect::<Vec<_>>(), "{name}");
         assert_eq!((recovery.losses.len(), store.losses().len()), (1, 1), "{name}");
-        store.flush(Box::new(|result| result.unwrap()));
-        store.turn();
+        flush(&store);
         drop(store);
         // It is known until a person has read it.
         let found = findings(&folder);
@@ -206,13 +183,47 @@ fn a_journal_that_is_gone_comes_back_as_the_last_start_found_it() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     let (store, _, _) = open(dir.path()).unwrap();
-    write(&store, INCIDENTS..INCIDENTS + 3);
+    incidents(&store, INCIDENTS..INCIDENTS + 3);
     drop(store);
     remove_file(dir.path().join("journal")).unwrap();
     let found = findings(dir.path());
     assert_eq!(found[0].what, "ends at change 20 of 23: 3 changes of records are lost");
     let (_, loaded, recovery) = open(dir.path()).unwrap();
     assert_eq!((loaded.incidents.len(), recovery.losses[0].changes()), (INCIDENTS, 3));
+}
+
+/// Ways to go, and how many of two acknowledgements come in the end.
+const GONE: [(Vanish, usize); 3] = [
+    (|at| remove_dir_all(at).unwrap(), 0),
+    (|at| rename(at, at.with_extension("moved")).unwrap(), 0),
+    (
+        |at| {
+            remove_file(at.join("journal")).and_then(|()| remove_dir_all(at.join("rows"))).unwrap()
+        },
+        2,
+    ),
+];
+
+#[test]
+fn nothing_is_acknowledged_that_is_not_in_the_folder() {
+    for (vanish, in_the_end) in GONE {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("store");
+        make(&folder);
+        let (store, _, _) = open(&folder).unwrap();
+        vanish(&folder);
+        let (sender, answers) = channel();
+        let done = || {
+            let sender = sender.clone();
+            Box::new(move |result: Result<()>| assert!(result.is_ok() && sender.send(()).is_ok()))
+        };
+        store.write(Changes::of(&incident("inc-gone", "kept")), done());
+        store.steps(vec![((SERIES, (1, 1)), (150..160).map(row).collect())], done());
+        for expected in [0, in_the_end] {
+            store.turn();
+            assert_eq!(answers.try_iter().count(), expected);
+        }
+    }
 }
 
 /// What is in memory is written again; what is not is lost, and said.
@@ -227,14 +238,14 @@ fn a_running_store_notices() {
         while store.turn() {}
     };
     remove_dir_all(dir.path().join("rows")).unwrap();
-    remove_file(dir.path().join("journal")).unwrap();
-    write(&store, INCIDENTS..INCIDENTS + 1);
+    ["journal", "inventory"].iter().for_each(|of| remove_file(dir.path().join(of)).unwrap());
+    incidents(&store, INCIDENTS..INCIDENTS + 1);
     look();
     let put_back = || store.health().put_back.load(Relaxed);
     assert!(put_back() >= 2 && store.losses().is_empty(), "{}", put_back());
     assert_eq!(store.unready(), None);
     // Cut in place: the catalogue has it all.
-    cut(&dir.path().join("journal"), 10);
+    change(&dir.path().join("journal"), |bytes| bytes.truncate(10));
     look();
     remove_file(only(&dir.path().join("steps"))).unwrap();
     let before = put_back();
@@ -246,8 +257,7 @@ fn a_running_store_notices() {
     assert_eq!((put_back(), store.losses().len()), (before, 1));
     // New steps go into a file that is there.
     steps(&store, 160..170);
-    store.flush(Box::new(|result| result.unwrap()));
-    store.turn();
+    flush(&store);
     drop(store);
     let (store, loaded, _) = open(dir.path()).unwrap();
     assert_eq!(loaded.incidents.len(), INCIDENTS + 1);

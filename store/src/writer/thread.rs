@@ -287,13 +287,15 @@ impl Writer {
         let begin_ns = clock::now().mono_ns;
         let changes = || groups.iter().flat_map(|group| &group.changes);
         let health = &self.shared.health;
-        let appended = self.journal.append(changes());
+        let appended = self.shared.lock.check().and_then(|()| self.journal.append(changes()));
         // Where there was nothing to write, it succeeds on a full disk, too.
         let is_write = changes().next().is_some();
         let is_news = is_write && self.shared.errors.note(Written::Records, &appended);
         if let Err(error) = appended {
             health.failures.fetch_add(1, Relaxed);
             if is_news {
+                // It may be gone, and is put back then.
+                self.looked_ns = 0;
                 tracing::error!("the journal cannot be written, trying again: {error}");
             }
             self.keep(groups, &error.into());
@@ -398,8 +400,8 @@ impl Writer {
     /// Checks that all files exist. Rewrites files whose contents are in memory; others are lost.
     fn look_at_files(&mut self, now: Now) {
         let shared = self.shared.clone();
-        if !shared.lock.is_present() {
-            tracing::error!("the data folder is gone: nothing is durable; restart the coordinator");
+        if let Err(why) = shared.lock.check() {
+            tracing::error!("{why}: nothing is durable; restart the coordinator");
             return;
         }
         match self.journal.is_there() {
@@ -501,9 +503,9 @@ impl Writer {
     }
 
     /// Calls the callbacks whose steps are durable. An acknowledgement speaks for the records
-    /// before it, too: while these wait for the journal, it waits.
+    /// before it, too: while these wait for the journal, it waits; and while the folder is gone.
     fn tell_safe(&mut self) {
-        if self.kept.is_empty() {
+        if self.kept.is_empty() && self.shared.lock.check().is_ok() {
             std::mem::take(&mut self.safe).into_iter().for_each(|done| done(Ok(())));
         }
     }
