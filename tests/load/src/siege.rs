@@ -116,7 +116,7 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
         figures[phase.name] = of_phase;
     }
     // To read everything back takes minutes.
-    eprintln!("before the kill: {figures}");
+    eprintln!("\nbefore the kill: {figures}");
 
     let acked: Vec<(Node, u64)> =
         progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();

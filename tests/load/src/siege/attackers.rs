@@ -1,5 +1,7 @@
 //! Those who besiege: the network without a certificate, users, and nodes whose certificates are
 //! stolen. Each attack has a number of tasks, which begin again when the coordinator ends them.
+//! Their threads have the least priority: on one machine attackers would take the time of the agents
+//! whose acknowledgements are measured, which they cannot from another machine.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,6 +9,7 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use serde_json::{Map, Value, json};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -123,6 +126,7 @@ async fn run(attacker: Attacker, attack: Attack) {
 
 /// All of them at work.
 pub(crate) struct Attackers {
+    runtime: Runtime,
     tasks: JoinSet<()>,
     /// Of each attack, how many shall be there.
     counts: Vec<(Attack, u32, Arc<Count>)>,
@@ -136,6 +140,12 @@ impl Attackers {
         siege: &Siege,
         (honest, capture): (&Node, &str),
     ) -> anyhow::Result<Self> {
+        let of_least_priority = || {
+            // Refused is no harm: the figures are worse then.
+            let _ = rustix::process::nice(i32::from(i8::MAX));
+        };
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.enable_all().on_thread_start(of_least_priority).build()?;
         let (mut tasks, mut counts, mut index) = (JoinSet::new(), Vec::new(), 0);
         for attack in Attack::ALL {
             let (number, held) = attack.size();
@@ -156,12 +166,12 @@ impl Attackers {
                     capture: capture.to_string(),
                     count: count.clone(),
                 };
-                tasks.spawn(run(attacker, attack));
+                tasks.spawn_on(run(attacker, attack), runtime.handle());
                 index += 1;
             }
             counts.push((attack, number * held, count));
         }
-        Ok(Self { tasks, counts })
+        Ok(Self { runtime, tasks, counts })
     }
 
     /// Waits until all of them have been there; false where some never are, because the coordinator
@@ -183,6 +193,7 @@ impl Attackers {
     /// Ends them, and tells how many there were.
     pub(crate) async fn stop(mut self) -> Value {
         self.tasks.shutdown().await;
+        self.runtime.shutdown_background();
         let figures = self.counts.iter().map(|(attack, wanted, count)| {
             let figures = json!({
                 "wanted": wanted,
