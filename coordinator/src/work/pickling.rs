@@ -3,8 +3,8 @@
 //! The conversion is core's, as in `memtape export`. It runs on a thread that may block, a bounded
 //! number at a time: a snapshot unpacks to many times its stored size. The pickle is sent in parts
 //! as it is written, and never whole in memory. So a slow client keeps the turn: each caller has
-//! one in the queue, and has less time to read where others wait. When the client leaves, also
-//! while it waits in the queue, no more is written.
+//! one in the queue, and the time for which a client may be waited for is shared by the callers in
+//! the queue. When the client leaves, also while it waits in the queue, no more is written.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -74,10 +74,10 @@ impl Pickling {
         let (sender, parts) = parts();
         let (runtime, counters, waiting) =
             (Handle::current(), self.counters.clone(), self.waiting.clone());
-        let begin = Instant::now();
+        let mut waited = Duration::ZERO;
         blocking::sending((permits, turn), move || {
             let is_whole = torch_snapshot_in_parts(&snapshot, &mut |part| match runtime
-                .block_on(waiting.send(&sender, part.into(), begin))
+                .block_on(waiting.send(&sender, part.into(), &mut waited))
             {
                 Some(is_taken) => is_taken,
                 None => {
@@ -99,19 +99,22 @@ impl Waiting {
         Waits(self)
     }
 
-    /// Sends a part of a pickle that began then: whether the client took it, and none where the
-    /// client reads too slowly to keep the turn.
-    async fn send(&self, sender: &Sender, part: Bytes, begin: Instant) -> Option<bool> {
+    /// Sends a part of a pickle whose client was waited for so long: whether the client took it,
+    /// and none where the client reads too slowly to keep the turn.
+    async fn send(&self, sender: &Sender, part: Bytes, waited: &mut Duration) -> Option<bool> {
         let mut sending = pin!(sender.send(part));
         loop {
-            let seconds = match self.0.load(SeqCst) {
-                0 => PICKLE_SECONDS_MAX,
-                _ => PICKLE_AWAITED_SECONDS_MAX,
+            let max = match u32::try_from(self.0.load(SeqCst)).unwrap_or(u32::MAX) {
+                0 => Duration::from_secs(PICKLE_SECONDS_MAX),
+                callers => Duration::from_secs(PICKLE_AWAITED_SECONDS_MAX) / callers,
             };
-            if begin.elapsed() >= Duration::from_secs(seconds) {
+            if *waited >= max {
                 return None;
             }
-            if let Ok(sent) = timeout(LOOK_EVERY, &mut sending).await {
+            let begin = Instant::now();
+            let sent = timeout(LOOK_EVERY, &mut sending).await;
+            *waited += begin.elapsed();
+            if let Ok(sent) = sent {
                 return Some(sent.is_ok());
             }
         }
@@ -125,8 +128,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_keeps_the_turn_while_no_other_waits() {
         let (sender, parts) = parts();
-        let (waiting, begin) = (Waiting::default(), Instant::now());
-        let send = async || waiting.send(&sender, "part".into(), begin).await;
+        let (waiting, begin, mut waited) = (Waiting::default(), Instant::now(), Duration::ZERO);
+        let mut send = async || waiting.send(&sender, "part".into(), &mut waited).await;
         assert_eq!(send().await, Some(true));
         let others = async {
             tokio::time::sleep(Duration::from_secs(PICKLE_AWAITED_SECONDS_MAX * 2)).await;
@@ -141,10 +144,14 @@ mod tests {
         // Nor does a client go on that takes one part after the other.
         assert_eq!(send().await, None);
         drop(waits);
-        let alone = waiting.send(&sender, "part".into(), Instant::now()).await;
-        assert_eq!(alone, None, "it has a time without others, too");
+        let send = async || waiting.send(&sender, "part".into(), &mut Duration::default()).await;
+        assert_eq!(send().await, None, "it has a time without others, too");
         assert_eq!(begin.elapsed().as_secs() / PICKLE_SECONDS_MAX, 1);
+        let (_four, begin) = ([(); 4].map(|()| waiting.begin()), Instant::now());
+        assert_eq!(send().await, None);
+        let shared = Duration::from_secs(PICKLE_AWAITED_SECONDS_MAX) / 4;
+        assert!(begin.elapsed() <= shared + LOOK_EVERY, "{:?}", begin.elapsed());
         drop(parts);
-        assert_eq!(waiting.send(&sender, "part".into(), Instant::now()).await, Some(false));
+        assert_eq!(send().await, Some(false));
     }
 }

@@ -306,12 +306,12 @@ limits! {
          each caller is in the queue",
         "further downloads wait",
         "none";
-    PICKLE_AWAITED_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
-        "Time in which a client has to read such a pickle while other callers wait for theirs",
+    PICKLE_AWAITED_SECONDS_MAX: u64 = 10, Seconds, "coordinator",
+        "Time that such a pickle waits for its client, divided by the other callers who wait",
         "the answer ends as an error",
         "`memtape_losses_total{reason=\"slow_download\"}`";
     PICKLE_SECONDS_MAX: u64 = 300, Seconds, "coordinator",
-        "Time in which a client has to read such a pickle",
+        "Time that such a pickle waits for its client",
         "the answer ends as an error",
         "`memtape_losses_total{reason=\"slow_download\"}`";
     COMPARED_BYTES_MAX: u64 = 1 << 30, Bytes, "coordinator",
