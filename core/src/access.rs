@@ -28,9 +28,10 @@ pub const NODE: &str = "{node}";
     strum::EnumString,
     strum::IntoStaticStr,
     strum::VariantArray,
+    serde::Deserialize,
+    serde::Serialize,
 )]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Role {
     /// Reports for one node, and does nothing else.
@@ -52,9 +53,8 @@ impl Role {
 }
 
 /// Owners whose jobs a role reaches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct Scope {
     /// User ids; they count where the job has no namespace, as in a pod all are root.
     pub uids: BTreeSet<u32>,

@@ -13,38 +13,18 @@ mod tests;
 
 use crate::identity::planned_end::PlannedEnd;
 
-/// How urgent an incident is, the least urgent first. The alert rules of `deploy/prometheus` have
-/// these names as their `severity`.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Urgency {
-    /// The incident is shown.
-    #[default]
-    Notice,
-    /// A person should look at the incident on the next working day.
-    Ticket,
-    /// A person is woken.
-    Page,
-}
-
-impl Urgency {
-    /// The name in user-facing text.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// How urgent an incident is, the least urgent first. The alert rules of `deploy/prometheus`
+    /// have these names as their `severity`.
+    #[derive(Default)]
+    pub enum Urgency in "snake_case" {
+        /// The incident is shown.
+        #[default]
+        Notice,
+        /// A person should look at the incident on the next working day.
+        Ticket,
+        /// A person is woken.
+        Page,
     }
 }
 

@@ -39,6 +39,7 @@ pub mod interned;
 pub mod layout;
 pub mod limits;
 pub mod mailbox;
+mod names;
 pub mod python;
 pub mod read;
 pub mod redaction;

@@ -15,56 +15,33 @@
 /// Largest step that fits into a word.
 pub const STEP_MAX: u64 = (1 << 40) - 1;
 
-/// A remedy that a rank can carry out inside its process.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::FromRepr,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-#[repr(u8)]
-pub enum Remedy {
-    /// Python's garbage collection.
-    Gc = 1,
-    /// `torch.cuda.empty_cache()`.
-    EmptyCache = 2,
-    /// The function that the program registered for checkpoints.
-    Checkpoint = 3,
+crate::names! {
+    /// A remedy that a rank can carry out inside its process.
+    #[derive(strum::FromRepr)]
+    #[repr(u8)]
+    pub enum Remedy in "snake_case" {
+        /// Python's garbage collection.
+        Gc = 1,
+        /// `torch.cuda.empty_cache()`.
+        EmptyCache = 2,
+        /// The function that the program registered for checkpoints.
+        Checkpoint = 3,
+    }
 }
 
-/// An offer that a job can make for its ranks.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "kebab-case")]
-#[repr(u64)]
-pub enum Offer {
-    /// [`Remedy::Gc`].
-    Gc = 1,
-    /// [`Remedy::EmptyCache`].
-    EmptyCache = 2,
-    /// [`Remedy::Checkpoint`].
-    Checkpoint = 4,
-    /// A signal to the process.
-    Signal = 8,
+crate::names! {
+    /// An offer that a job can make for its ranks.
+    #[repr(u64)]
+    pub enum Offer in "kebab-case" {
+        /// [`Remedy::Gc`].
+        Gc = 1,
+        /// [`Remedy::EmptyCache`].
+        EmptyCache = 2,
+        /// [`Remedy::Checkpoint`].
+        Checkpoint = 4,
+        /// A signal to the process.
+        Signal = 8,
+    }
 }
 
 /// All offers of a job for a rank.
@@ -122,22 +99,12 @@ impl Remedy {
             Self::Checkpoint => Offer::Checkpoint,
         }
     }
-
-    /// The name in output.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 impl Offer {
     /// Every one.
     pub fn all() -> &'static [Self] {
         <Self as strum::VariantArray>::VARIANTS
-    }
-
-    /// Name of the offer on the command line.
-    pub fn as_str(self) -> &'static str {
-        self.into()
     }
 }
 

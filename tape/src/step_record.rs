@@ -44,8 +44,7 @@ macro_rules! define {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)+) => {
         /// One or more finished steps of one device of one rank; steps without events share one
         /// record with the step before them.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
         pub struct StepRecord {
             $($(#[$doc])* pub $name: $type,)+
         }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use memtape_core::action::{ActionKind, Outcome};
 use memtape_core::limits::COMPARISONS_MAX;
-use memtape_proto::api::Name as _;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::access::Door;

@@ -5,78 +5,50 @@ use strum::VariantArray as _;
 use crate::diagnosis::Class;
 use crate::tape::mailbox;
 
-/// Kind of action. Kinds for a job come mildest first.
-///
-/// The first two are carried out inside the ranks, at one step on all of them, and the attempt goes
-/// on. A restart ends the attempt. Which of them may help is decided here by the class of the
-/// incident; of a restart the diagnosis says more ([`crate::diagnosis::RestartAnswer`]).
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "kebab-case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
-pub enum ActionKind {
-    /// Run Python's garbage collector in every rank.
-    Gc,
-    /// Give the allocator's unused memory back to the device, in every rank.
-    EmptyCache,
-    /// Ask the orchestrator for a restart of the job.
-    #[default]
-    Restart,
-    /// Ask the orchestrator to keep a node out whose GPU memory was not given back.
-    KeepOut,
+crate::tape::names! {
+    /// Kind of action. Kinds for a job come mildest first.
+    ///
+    /// The first two are carried out inside the ranks, at one step on all of them, and the attempt
+    /// goes on. A restart ends the attempt. Which of them may help is decided here by the class of
+    /// the incident; of a restart the diagnosis says more ([`crate::diagnosis::RestartAnswer`]).
+    #[derive(Default)]
+    pub enum ActionKind in "kebab-case" {
+        /// Run Python's garbage collector in every rank.
+        Gc,
+        /// Give the allocator's unused memory back to the device, in every rank.
+        EmptyCache,
+        /// Ask the orchestrator for a restart of the job.
+        #[default]
+        Restart,
+        /// Ask the orchestrator to keep a node out whose GPU memory was not given back.
+        KeepOut,
+    }
 }
 
-/// Target that carries an action out.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum TargetKind {
-    /// A command.
-    Command,
-    /// Slurm, which requeues the job, or drains the node.
-    Slurm,
-    /// Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
-    Kubernetes,
-    /// A signal to every rank.
-    Signal,
-    /// Inside the ranks: no restart.
-    Ranks,
-    /// Not at all: none is configured, or nothing is done.
-    #[default]
-    None,
+crate::tape::names! {
+    /// Target that carries an action out.
+    #[derive(Default)]
+    pub enum TargetKind in "snake_case" {
+        /// A command.
+        Command,
+        /// Slurm, which requeues the job, or drains the node.
+        Slurm,
+        /// Kubernetes, which suspends and resumes the job, replaces the pod, or taints the node.
+        Kubernetes,
+        /// A signal to every rank.
+        Signal,
+        /// Inside the ranks: no restart.
+        Ranks,
+        /// Not at all: none is configured, or nothing is done.
+        #[default]
+        None,
+    }
 }
 
 impl ActionKind {
     /// Kinds of actions on a job, mildest first.
     pub fn of_jobs() -> impl Iterator<Item = Self> {
         Self::VARIANTS.iter().copied().filter(|kind| *kind != Self::KeepOut)
-    }
-
-    /// The name in a policy file.
-    pub fn as_str(self) -> &'static str {
-        self.into()
     }
 
     /// Name of the action as a command.

@@ -19,9 +19,8 @@ use crate::limits::CHECKPOINT_CALLS_MAX;
 
 /// A decision about a job whose memory grows, or about a node whose GPU memory was not given back,
 /// and its state so far. A decision has an action for each target.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct Action {
     /// Id of the action.
     pub id: String,
@@ -46,7 +45,7 @@ pub struct Action {
     /// Time of the decision, Unix time in nanoseconds.
     pub wall_ns: i64,
     /// Time of the decision on the monotonic clock of this process, which budgets count by.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub at_ns: u64,
     /// Progress or outcome so far.
     pub outcome: Outcome,

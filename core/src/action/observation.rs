@@ -18,9 +18,8 @@ pub const PROOF_STEPS: u64 = 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Observation of a job before and after an action. It is stored with the action.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct Observation {
     /// Serial number of the attempt that is acted on, never used twice.
     pub serial: u32,
@@ -59,9 +58,8 @@ pub struct Observation {
 }
 
 /// Bytes of a line of code on the device, as censuses show them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct LineSeen {
     /// The line.
     pub frame: Frame,
@@ -72,9 +70,8 @@ pub struct LineSeen {
 }
 
 /// A step, and when it was seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct FirstStep {
     /// Number of the step.
     pub step: u64,

@@ -4,9 +4,8 @@ use alloc::string::String;
 use core::fmt::{self, Display, Formatter};
 
 /// Outcome of an action; [`Display`] puts it into words.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The decision was to do nothing.
     #[default]

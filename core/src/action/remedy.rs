@@ -4,20 +4,18 @@ use alloc::string::String;
 
 use crate::tape::mailbox::{Offer, Remedy};
 
-/// A signal that an agent can send to a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
-#[strum(serialize_all = "UPPERCASE")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "UPPERCASE"))]
-pub enum Signal {
-    /// SIGUSR1.
-    SigUsr1,
-    /// SIGUSR2.
-    SigUsr2,
-    /// SIGTERM.
-    SigTerm,
-    /// SIGINT.
-    SigInt,
+crate::tape::names! {
+    /// A signal that an agent can send to a rank.
+    pub enum Signal in "UPPERCASE" {
+        /// SIGUSR1.
+        SigUsr1,
+        /// SIGUSR2.
+        SigUsr2,
+        /// SIGTERM.
+        SigTerm,
+        /// SIGINT.
+        SigInt,
+    }
 }
 
 /// A request to ranks.
@@ -36,28 +34,24 @@ pub enum Ask {
     Withdraw,
 }
 
-/// Outcome of the request for one rank.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Outcome {
-    /// The rank will do it at its step; another answer follows.
-    Armed,
-    /// The request was withdrawn before the rank began.
-    Withdrawn,
-    /// The rank has carried the remedy out, at exactly its step.
-    Done,
-    /// The step had passed: nothing was done.
-    Late,
-    /// The remedy was begun and failed, or the process ended first.
-    Failed,
-    /// The remedy was not begun.
-    Refused,
-    /// The signal was sent.
-    Signalled,
+crate::tape::names! {
+    /// Outcome of the request for one rank.
+    pub enum Outcome in "snake_case" {
+        /// The rank will do it at its step; another answer follows.
+        Armed,
+        /// The request was withdrawn before the rank began.
+        Withdrawn,
+        /// The rank has carried the remedy out, at exactly its step.
+        Done,
+        /// The step had passed: nothing was done.
+        Late,
+        /// The remedy was begun and failed, or the process ended first.
+        Failed,
+        /// The remedy was not begun.
+        Refused,
+        /// The signal was sent.
+        Signalled,
+    }
 }
 
 /// An agent's answer about one rank.
@@ -73,13 +67,6 @@ pub struct Answer {
     pub detail: String,
 }
 
-impl Signal {
-    /// Name of the signal, such as `SIGUSR1`.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 impl Ask {
     /// Offer of a job that the request needs; none where it needs none.
     pub fn offer(self) -> Option<Offer> {
@@ -92,11 +79,6 @@ impl Ask {
 }
 
 impl Outcome {
-    /// The name in output.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     /// No other answer follows.
     pub fn is_final(self) -> bool {
         match self {

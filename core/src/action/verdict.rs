@@ -4,17 +4,17 @@ use core::fmt::{self, Display, Formatter};
 
 use crate::detector::Layer;
 use crate::diagnosis::{bytes, plural};
+use serde::{Deserialize, Serialize};
 
 /// Memory of one device of a rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Memory {
     /// Number of the step.
     pub step: u64,
     /// Lowest bytes in tensors in the step.
-    #[cfg_attr(feature = "serde", serde(rename = "step_min_bytes"))]
+    #[serde(rename = "step_min_bytes")]
     pub min_bytes: u64,
     /// Highest bytes in tensors in the step.
     pub peak_bytes: u64,
@@ -25,11 +25,10 @@ pub struct Memory {
 }
 
 /// Whether an action helped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumDiscriminants)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumDiscriminants, Deserialize, Serialize)]
 #[strum_discriminants(name(VerdictKind), derive(strum::VariantArray))]
 #[strum_discriminants(doc = "Whether an action helped, without what that rests on.")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The job goes on with less memory.
     Helped(Why),
@@ -42,9 +41,8 @@ pub enum Verdict {
 }
 
 /// Which figure of the memory shows whether an action helped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// The per-step minimum of bytes in tensors.
     Minimum,
@@ -94,9 +92,8 @@ impl Memory {
 }
 
 /// What a verdict rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Why {
     /// The rank's memory before and after, at least 20 steps into
     /// the next attempt.

@@ -40,58 +40,39 @@ pub struct RankState<'a> {
     pub state: Result<&'a Collectives, &'a str>,
 }
 
-/// How it stands with a process group.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::IntoStaticStr,
-    strum::EnumString,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Verdict {
-    /// No rank is behind by more than the times of the polls explain.
-    #[default]
-    InStep,
-    /// All known ranks wait in the same collective, and none is known to be behind.
-    Waiting,
-    /// Ranks wait in a collective that others have not begun.
-    Desynchronised,
-    /// The numbers differ, and no rank waits.
-    Uneven,
-}
-
-impl Verdict {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// How it stands with a process group.
+    #[derive(Default)]
+    pub enum Verdict in "snake_case" {
+        /// No rank is behind by more than the times of the polls explain.
+        #[default]
+        InStep,
+        /// All known ranks wait in the same collective, and none is known to be behind.
+        Waiting,
+        /// Ranks wait in a collective that others have not begun.
+        Desynchronised,
+        /// The numbers differ, and no rank waits.
+        Uneven,
     }
 }
 
-/// Why a rank has not begun what others wait in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Lag {
-    /// It was polled there after a peer had begun the collective that the peers wait in.
-    Late,
-    /// Its process is dead.
-    Dead,
-    /// It was last polled before its peers, and was behind then.
-    #[default]
-    Silent,
+crate::tape::names! {
+    /// Why a rank has not begun what others wait in.
+    #[derive(Default)]
+    pub enum Lag in "snake_case" {
+        /// It was polled there after a peer had begun the collective that the peers wait in.
+        Late,
+        /// Its process is dead.
+        Dead,
+        /// It was last polled before its peers, and was behind then.
+        #[default]
+        Silent,
+    }
 }
 
 /// A rank that has not begun the collective that its peers wait in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Behind {
     /// The rank.
@@ -106,12 +87,12 @@ pub struct Behind {
 }
 
 /// One process group, over all ranks that have it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupState {
     /// Its key on the tapes.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub key: u64,
     /// Its name.
     pub name: String,
@@ -122,7 +103,7 @@ pub struct GroupState {
     /// Ranks that are known, in order.
     pub ranks: Vec<u32>,
     /// Those of them whose process is dead, in order.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub dead: Vec<u32>,
     /// The furthest collective that any rank has enqueued.
     pub furthest: u64,
@@ -146,8 +127,8 @@ pub struct GroupState {
 }
 
 /// All process groups of a capture, and what is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// One sentence for each group, for what is not known, and for who does not answer.
@@ -157,7 +138,7 @@ pub struct Comparison {
     /// Ranks whose collectives are not known.
     pub unknown: Vec<Unread>,
     /// Ranks whose flight recorder was asked and had not answered, each with the time of that.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub unanswered: Vec<(u32, i64)>,
     /// Groups of single ranks that are not identified or found no room: they are not compared.
     pub uncompared: u64,
@@ -166,8 +147,8 @@ pub struct Comparison {
 }
 
 /// Why the collectives of some ranks are not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unread {
     /// The reason.

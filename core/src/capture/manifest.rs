@@ -5,16 +5,16 @@ use alloc::vec::Vec;
 
 use crate::capture::outcome::Outcome;
 use crate::capture::reason::Reason;
+use serde::{Deserialize, Serialize};
 
 /// Name of a capture (`cap-…`). The shell makes it up: uniqueness over restarts needs a clock.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct CaptureId(pub String);
 
 /// One rank's part of a capture, from its agent's answer to the API. An answer has neither rank nor
 /// node, and the size and hash of the snapshot that its agent will send.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Part {
     /// Id of the capture.
@@ -44,7 +44,7 @@ pub struct Part {
     /// Stored size of its snapshot, compressed.
     pub bytes: u64,
     /// BLAKE3 of the stored snapshot in hexadecimal; null where none is stored.
-    #[cfg_attr(feature = "serde", serde(with = "hexadecimal"))]
+    #[serde(with = "hexadecimal")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub hash: Option<[u8; 32]>,
     /// More about the outcome.
@@ -120,7 +120,6 @@ impl Manifest {
 }
 
 /// A hash as JSON has it. Another text than 64 hexadecimal digits is no hash.
-#[cfg(feature = "serde")]
 mod hexadecimal {
     use alloc::format;
     use alloc::string::String;

@@ -3,40 +3,28 @@
 
 use crate::tape::rewind::RewindError;
 
-/// Outcome of one rank in a capture. In the store a name of another version counts as
-/// [`Outcome::Unreachable`].
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Outcome {
-    /// The rank's answer or snapshot may still come.
-    #[default]
-    Awaited,
-    /// The state at exactly the step asked for.
-    Aligned,
-    /// The tape no longer covers the step; the snapshot shows another, later one.
-    Late,
-    /// The rank has not finished the step; the snapshot shows its last state.
-    Behind,
-    /// The process is dead, its last step is before the step asked for.
-    Dead,
-    /// The agent has no such tape, or cannot read it.
-    NoTape,
-    /// No answer in time.
-    #[cfg_attr(feature = "serde", serde(other))]
-    Unreachable,
+crate::tape::names! {
+    /// Outcome of one rank in a capture. In the store a name of another version counts as
+    /// [`Outcome::Unreachable`].
+    #[derive(Default)]
+    pub enum Outcome in "snake_case" {
+        /// The rank's answer or snapshot may still come.
+        #[default]
+        Awaited,
+        /// The state at exactly the step asked for.
+        Aligned,
+        /// The tape no longer covers the step; the snapshot shows another, later one.
+        Late,
+        /// The rank has not finished the step; the snapshot shows its last state.
+        Behind,
+        /// The process is dead, its last step is before the step asked for.
+        Dead,
+        /// The agent has no such tape, or cannot read it.
+        NoTape,
+        /// No answer in time.
+        #[serde(other)]
+        Unreachable,
+    }
 }
 
 impl Outcome {
@@ -56,10 +44,5 @@ impl Outcome {
                 Self::NoTape
             }
         }
-    }
-
-    /// The name in output.
-    pub fn as_str(self) -> &'static str {
-        self.into()
     }
 }

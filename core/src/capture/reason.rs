@@ -3,53 +3,64 @@
 //! A new reason is a variant here, an arm in each `match` of this file, a call in `triggers.rs`,
 //! and the caller in the coordinator. The compiler names every arm that is missing.
 
+use serde::{Deserialize, Serialize};
+
 /// Why a capture was asked for. In the store its name stands as `reason` and its rank as
 /// `reason_rank`; a name of another version counts as [`Reason::Manual`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+    Deserialize,
+    Serialize,
+)]
 #[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(tag = "reason", rename_all = "snake_case"))]
+#[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
     /// The detector found growth on this rank.
     Growth {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// The detector found growth of the worker processes of this rank: they are sampled, too.
     WorkerGrowth {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// The job stands still, and this rank is furthest behind.
     Standstill {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// A request for memory failed for good on this rank.
     OutOfMemory {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// This rank's process died.
     Death {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// Allocations had to be retried on this rank.
     Retries {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// This rank holds nearly all of its device.
     Reserved {
         /// Global rank.
-        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        #[serde(rename = "reason_rank")]
         rank: u32,
     },
     /// A restart is about to happen.
@@ -58,7 +69,7 @@ pub enum Reason {
     Baseline,
     /// Asked for by hand.
     #[default]
-    #[cfg_attr(feature = "serde", serde(other))]
+    #[serde(other)]
     Manual,
 }
 

@@ -25,8 +25,8 @@ const GROWING_COHORTS_MIN: usize = 4;
 const GAP_STEPS: u64 = 64;
 
 /// The lines of an attempt, the one with the most survivors first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lines {
     /// Name of the job.
@@ -51,8 +51,8 @@ pub struct Lines {
 }
 
 /// One line of code.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Line {
     /// The frames that tell it from other lines, innermost first; none is memory without a stack.
@@ -68,8 +68,8 @@ pub struct Line {
 
 /// What one device of one rank holds by a line. Survivors are bytes beyond the line's largest
 /// cohort that outlived the work of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// Its number.

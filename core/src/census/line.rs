@@ -9,13 +9,15 @@ use alloc::vec::Vec;
 use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_user_frame, telling_frame};
 use memtape_tape::hash::fnv_1a;
+use serde::{Deserialize, Serialize};
 
 /// Frames that tell a line from others.
 pub const FRAMES_MAX: usize = 3;
 
 /// Name of a line: the same for the same frames on every rank. 0 is memory without a stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
+)]
 pub struct LineId(pub u64);
 
 /// The frames of `stack` (innermost first) that tell its line, and the name of that line.

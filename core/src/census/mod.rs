@@ -38,8 +38,7 @@ pub const INTERVAL_MIN_NS: u64 = 250_000_000;
 const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;
 
 /// Live memory of one device of one rank, by line and cohort.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Census {
     /// Device index in the process.
     pub device: u8,
@@ -52,8 +51,7 @@ pub struct Census {
 }
 
 /// Memory held by one line of code.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct LineCensus {
     /// The frames that identify the line, innermost first; at most [`line::FRAMES_MAX`]. The first
     /// one is shown to users.

@@ -9,8 +9,7 @@ use alloc::vec::Vec;
 use super::series::{POINTS_MAX, Window};
 
 /// Quantiles of the steps until the memory is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Forecast {
     /// One job in ten is out of memory before this.
     pub p10: u64,

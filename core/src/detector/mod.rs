@@ -78,41 +78,22 @@ pub struct StepNeed {
     pub now: u64,
 }
 
-/// The ranks that grow.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::IntoStaticStr,
-    strum::EnumString,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Scope {
-    /// One rank, or a few, while their peers do not grow.
-    OneRank,
-    /// Most ranks of one parallel role; the finding names the steepest.
-    Role,
-    /// Most ranks; the finding names the steepest.
-    AllRanks,
-}
-
-impl Scope {
-    /// The name in user-facing text.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// The ranks that grow.
+    pub enum Scope in "snake_case" {
+        /// One rank, or a few, while their peers do not grow.
+        OneRank,
+        /// Most ranks of one parallel role; the finding names the steepest.
+        Role,
+        /// Most ranks; the finding names the steepest.
+        AllRanks,
     }
 }
 
 /// Identity of a finding: constant while the finding is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+)]
 pub struct GrowthKey {
     /// Global rank; the steepest when it was opened, where several grow.
     pub rank: u32,
@@ -135,8 +116,7 @@ impl GrowthKey {
 }
 
 /// Growth that the detector found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Growth {
     /// Global rank; the steepest when it was opened, where several grow.
     pub rank: u32,
@@ -160,7 +140,7 @@ pub struct Growth {
     pub grown_bytes: u64,
     /// What the rank holds of the layer at the newest of these figures, in bytes; none where blocks
     /// are counted.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub level_bytes: Option<u64>,
     /// The layer that grows.
     pub layer: Layer,
@@ -180,11 +160,11 @@ pub struct Growth {
     pub give_backs: u32,
     /// Certain growth, which pages: it has used up a large part of the memory that was left, or has
     /// gone on evenly for long. Else the growth is a notice.
-    #[cfg_attr(feature = "serde", serde(default = "is_sure"))]
+    #[serde(default = "is_sure")]
     pub is_sure: bool,
     /// Step in which the level rose last, while it pauses for twice as long as it ever did; none
     /// while it grows. Known of the newest figures only, and not stored.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub paused_since_step: Option<u64>,
 }
 
@@ -215,7 +195,6 @@ impl Default for Growth {
 }
 
 /// Earlier versions reported growth only when it was certain.
-#[cfg(feature = "serde")]
 fn is_sure() -> bool {
     true
 }
@@ -331,25 +310,19 @@ pub enum Finding {
     Closed(Growth),
 }
 
-/// State of a rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum RankState {
-    /// Too early to judge.
-    #[default]
-    Warming,
-    /// Judged, and flat.
-    Healthy,
-    /// Rises, but not certainly.
-    Watching,
-    /// A finding is open.
-    Growing,
-}
-
-impl RankState {
-    /// The name in user-facing text.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// State of a rank.
+    #[derive(Default)]
+    pub enum RankState in "snake_case" {
+        /// Too early to judge.
+        #[default]
+        Warming,
+        /// Judged, and flat.
+        Healthy,
+        /// Rises, but not certainly.
+        Watching,
+        /// A finding is open.
+        Growing,
     }
 }
 

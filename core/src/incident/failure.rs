@@ -15,8 +15,7 @@ use crate::identity::end::{End, TOGETHER_NS};
 pub(super) const FAILURE_CAPTURE_WAIT_NS: u64 = 10_000_000_000;
 
 /// Failure of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Failure {
     /// Global rank.
     pub rank: u32,
@@ -31,14 +30,13 @@ pub struct Failure {
     /// Kind of the failure.
     pub kind: FailureKind,
     /// Its exit status, or its signal as a negative number, where it is known.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub exit_status: Option<i32>,
 }
 
 /// Kinds of failures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// A request for memory failed for good; the process lives.
     OutOfMemory,

@@ -26,8 +26,7 @@ const FRAMES_KEPT_MAX: usize = 48;
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// An incident: growth or a failed rank, with its diagnosis and its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Incident {
     /// Name, in order of age.
     pub id: String,
@@ -40,35 +39,35 @@ pub struct Incident {
     /// The growth, with the newest figures; onset and detection are of the first finding.
     pub growth: Growth,
     /// Unit of the rank's step numbers.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub clock: Clock,
     /// Keys of the findings it was about before, and of those that had its cause and are over.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub former: Vec<GrowthKey>,
     /// Other findings with the same cause, as they were last reported: on other devices, ranks, or
     /// accounts of the memory.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub joined: Vec<Growth>,
     /// The incident about the growth or the standstill that ended in this failure, or about the
     /// failure that this growth or standstill ended in.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub related: Option<String>,
     /// What happened to its rank, where it is not about growth; its `growth` names the rank and the
     /// step then.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub failure: Option<Failure>,
     /// Time until memory is full at the last finding, in seconds.
     pub seconds_to_oom: Option<u64>,
     /// Time until the job itself ends at the last finding, in seconds, where it is known.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub seconds_to_job_end: Option<u64>,
     /// Diagnosis from the newest capture that could be compared.
     pub diagnosis: Option<Box<Diagnosis>>,
     /// How urgent the incident is.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub urgency: Urgency,
     /// The open incident that reports the same cause, no less urgent; this one is a notice.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub reported_in: Option<String>,
     /// The capture of the diagnosis; without one, the newest closed capture for this incident.
     pub capture_id: Option<String>,
@@ -92,8 +91,7 @@ pub struct Times {
 }
 
 /// End of an incident.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Closed {
     /// Unix time, in nanoseconds.
     pub wall_ns: i64,
@@ -102,9 +100,8 @@ pub struct Closed {
 }
 
 /// Why an incident was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ClosedReason {
     /// The detector closed its finding.
     GrowthEnded {
@@ -131,9 +128,8 @@ pub enum ClosedReason {
 }
 
 /// Why a capture could not be compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NotCompared {
     /// The rank's part holds no snapshot.
     NotInCapture {

@@ -57,11 +57,10 @@ const CERTAIN_TIMES: u64 = 3;
 const UNKNOWN_STEP_NS: u64 = FIRST_NS_MIN / STILL_STEPS / CERTAIN_TIMES;
 
 /// How long an attempt went without a finished step before it went on by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct Pauses {
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     moved_ns: Option<u64>,
     longest_ns: u64,
 }

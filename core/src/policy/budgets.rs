@@ -12,7 +12,6 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::decision::Objection;
-#[cfg(feature = "serde")]
 use super::time;
 use crate::action::{Action, ActionKind, Progress};
 use crate::identity::owner::{Owner, OwnerKey};
@@ -31,25 +30,21 @@ const INSIDE_RETRY_PART: u64 = 5;
 const HOUR_NS: u64 = 3_600 * 1_000_000_000;
 
 /// How many restarts there may be within a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Budget {
     /// At most as many; 0 allows none.
-    #[cfg_attr(feature = "serde", serde(rename = "restarts"))]
+    #[serde(rename = "restarts")]
     pub restarts_max: u32,
     /// Length of the window, in nanoseconds.
-    #[cfg_attr(feature = "serde", serde(rename = "within", deserialize_with = "time::window"))]
+    #[serde(rename = "within", deserialize_with = "time::window")]
     pub window_ns: u64,
 }
 
 /// The budgets, and the times between two actions of a kind on one job. They are those of restarts
 /// and of nodes that are kept out; remedies inside the ranks may be more ([`INSIDE_TIMES`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize),
-    serde(default, deny_unknown_fields, rename_all = "kebab-case")
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Budgets {
     /// Of one job: a leak that comes back needs a person, not another restart.
     pub job: Budget,
@@ -62,17 +57,14 @@ pub struct Budgets {
     pub cluster: Budget,
     /// Least time between two restarts of one job, in nanoseconds. Too short restarts a job that
     /// is still loading its checkpoint.
-    #[cfg_attr(feature = "serde", serde(rename = "cool-down", deserialize_with = "time::any"))]
+    #[serde(rename = "cool-down", deserialize_with = "time::any")]
     pub cool_down_ns: u64,
     /// The same between two remedies of a kind inside the ranks of one job.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "cool-down-inside", deserialize_with = "time::any")
-    )]
+    #[serde(rename = "cool-down-inside", deserialize_with = "time::any")]
     pub cool_down_inside_ns: u64,
     /// Time from a restart that its target refused to the next try, in nanoseconds. It doubles
     /// with each try.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub retry_ns: u64,
 }
 
@@ -90,24 +82,17 @@ impl Default for Budgets {
     }
 }
 
-/// Scope of a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum Scope {
-    /// One job's.
-    Job,
-    /// Budget of all jobs of an owner.
-    Owner,
-    /// Budget of all incidents of a node's ranks.
-    Node,
-    /// Budget of all jobs.
-    Cluster,
-}
-
-impl Scope {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// Scope of a budget.
+    pub enum Scope in "snake_case" {
+        /// One job's.
+        Job,
+        /// Budget of all jobs of an owner.
+        Owner,
+        /// Budget of all incidents of a node's ranks.
+        Node,
+        /// Budget of all jobs.
+        Cluster,
     }
 }
 

@@ -23,7 +23,6 @@ mod decision;
 pub mod keep_out;
 pub mod node_check;
 pub mod rule;
-#[cfg(feature = "serde")]
 mod time;
 
 use budgets::{Budgets, Planned, decisions};

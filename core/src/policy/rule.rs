@@ -8,43 +8,31 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::slice;
 
-#[cfg(feature = "serde")]
 use super::time;
 use crate::action::ActionKind;
 use crate::diagnosis::Class;
 use crate::identity::owner::job_name;
 
-/// How far the policy may go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
-#[strum(serialize_all = "kebab-case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
-pub enum Mode {
-    /// Never act.
-    Off,
-    /// Decide and record, but do not act.
-    #[default]
-    DryRun,
-    /// Act.
-    Act,
-}
-
-impl Mode {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// How far the policy may go.
+    #[derive(Default)]
+    pub enum Mode in "kebab-case" {
+        /// Never act.
+        Off,
+        /// Decide and record, but do not act.
+        #[default]
+        DryRun,
+        /// Act.
+        Act,
     }
 }
 
 /// What may be done about some jobs and classes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize),
-    serde(default, deny_unknown_fields, rename_all = "kebab-case")
-)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rule {
     /// Line of the policy file where it begins, from 1; 0 where it is of no file.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     pub line: usize,
     /// Names of the jobs.
     pub jobs: Vec<Pattern>,
@@ -56,7 +44,7 @@ pub struct Rule {
     pub remedies: Vec<ActionKind>,
     /// Restart only when the device is full within this time, in nanoseconds. A restart costs the
     /// steps since the last checkpoint, so it should come late, but before the job dies.
-    #[cfg_attr(feature = "serde", serde(rename = "horizon", deserialize_with = "time::any"))]
+    #[serde(rename = "horizon", deserialize_with = "time::any")]
     pub horizon_ns: u64,
     /// Restart without regard to the horizon.
     pub always: bool,
@@ -170,8 +158,8 @@ pub fn check(rules: &[Rule]) -> Result<(), RuleError> {
 }
 
 /// A name in which `*` stands for any text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(transparent))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(transparent)]
 pub struct Pattern(String);
 
 impl Pattern {

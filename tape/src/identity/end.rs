@@ -11,8 +11,8 @@ pub const TOGETHER_NS: i64 = 2_000_000_000;
     Clone, Copy, Debug, Eq, PartialEq, strum::EnumString, strum::IntoStaticStr, VariantArray,
 )]
 #[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum End {
     /// Ended by itself, with status 0 or an unknown status.
     Exited,

@@ -12,14 +12,14 @@ use core::fmt;
 
 use crate::identity::cut;
 use crate::limits::NAME_BYTES_MAX;
+use serde::{Deserialize, Serialize};
 
 /// Longest name of a namespace or a pod in Kubernetes.
 const POD_NAME_BYTES_MAX: usize = 253;
 
 /// The owner of a rank.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Owner {
     /// User id of the tape's file, as the agent sees it.
     pub uid: u32,
@@ -31,9 +31,8 @@ pub struct Owner {
 }
 
 /// Kubernetes namespace of a process. As text: empty, `team-a`, or `~`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(from = "String", into = "String"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(from = "String", into = "String")]
 pub enum Namespace {
     /// The process is in no pod.
     #[default]
@@ -83,9 +82,8 @@ impl fmt::Display for Namespace {
 }
 
 /// Scheduler ids of a process. Each part is empty where it is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Workload {
     /// Id of the Slurm job.
     pub slurm_job: String,

@@ -7,9 +7,8 @@ use alloc::format;
 use alloc::string::String;
 
 /// Planned end of a job. Each part is none where it is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct PlannedEnd {
     /// Unix time at which the scheduler ends the job, in nanoseconds.
     pub ends_at_wall_ns: Option<i64>,

@@ -101,29 +101,17 @@ pub enum Stacks {
     FreeThreaded = 6,
 }
 
-/// Unit of the number of finished steps.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::FromRepr,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-#[repr(u64)]
-pub enum Clock {
-    /// Training steps, or none yet.
-    #[default]
-    Steps = 0,
-    /// Turns: the process has no steps, and memory that it freed stands for its work.
-    Turns = 1,
+crate::names! {
+    /// Unit of the number of finished steps.
+    #[derive(Default, strum::FromRepr)]
+    #[repr(u64)]
+    pub enum Clock in "snake_case" {
+        /// Training steps, or none yet.
+        #[default]
+        Steps = 0,
+        /// Turns: the process has no steps, and memory that it freed stands for its work.
+        Turns = 1,
+    }
 }
 
 impl Clock {

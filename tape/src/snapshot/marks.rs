@@ -2,19 +2,17 @@
 
 use alloc::string::String;
 
-/// Work beside the training steps that the recorder marks by itself. Its mark is the annotation
-/// `activity=save`.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-pub enum Activity {
-    /// PyTorch serializes tensors: `torch.save`, `torch.distributed.checkpoint`.
-    Save,
-    /// PyTorch reads serialized tensors: `torch.load`.
-    Load,
-    /// A module is set to evaluation: `model.eval()`.
-    Evaluation,
+crate::names! {
+    /// Work beside the training steps that the recorder marks by itself. Its mark is the annotation
+    /// `activity=save`.
+    pub enum Activity in "snake_case" {
+        /// PyTorch serializes tensors: `torch.save`, `torch.distributed.checkpoint`.
+        Save,
+        /// PyTorch reads serialized tensors: `torch.load`.
+        Load,
+        /// A module is set to evaluation: `model.eval()`.
+        Evaluation,
+    }
 }
 
 impl Activity {
@@ -23,11 +21,6 @@ impl Activity {
 
     /// Key of the annotation that marks an activity.
     pub const KEY: &'static str = "activity";
-
-    /// The name in marks and in user-facing text.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// A point in time that the program marked.

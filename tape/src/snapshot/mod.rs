@@ -21,6 +21,7 @@ use self::origin::Origin;
 use self::step_source::StepSource;
 use self::workers::WorkerSamples;
 use crate::identity::Identity;
+use serde::{Deserialize, Serialize};
 
 /// State of one rank at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -146,15 +147,15 @@ impl CollectiveSource {
 }
 
 /// One process group of one rank, and how far it has come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CollectiveGroup {
     /// Its number in the process, counted as the groups were made.
     pub id: u64,
     /// The same on all of its ranks, and for no other group; 0 where that is unknown. As JSON 16
     /// hexadecimal digits.
-    #[cfg_attr(feature = "serde", serde(with = "key"))]
+    #[serde(with = "key")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub key: u64,
     /// Its name, the same on all of its ranks; empty where it is unknown.
@@ -175,7 +176,6 @@ pub struct CollectiveGroup {
 }
 
 /// The key of a process group as JSON has it.
-#[cfg(feature = "serde")]
 mod key {
     use alloc::format;
     use alloc::string::String;
@@ -192,8 +192,7 @@ mod key {
 }
 
 /// One device of one rank.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DeviceSnapshot {
     /// Device index in the process.
     pub device: u8,
@@ -222,8 +221,8 @@ pub struct DeviceSnapshot {
 }
 
 /// Who knows a device's segments. The numbers are those of the protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(i32)]
 pub enum SegmentSource {
     /// No source: `segments` is empty.
@@ -236,8 +235,7 @@ pub enum SegmentSource {
 }
 
 /// A block of memory in use by a tensor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Block {
     /// Device address.
     pub address: u64,
@@ -258,8 +256,7 @@ pub struct Block {
 }
 
 /// Memory taken from the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Segment {
     /// Device address.
     pub address: u64,
@@ -324,8 +321,7 @@ pub struct OutsideStack {
 }
 
 /// An amount of memory, and the number of allocations that it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Held {
     /// Its bytes.
     pub bytes: u64,
@@ -350,8 +346,7 @@ impl Held {
 }
 
 /// Live memory of one stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StackUse {
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
@@ -362,8 +357,8 @@ pub struct StackUse {
 }
 
 /// One Python frame.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Frame {
     /// Path of the file, as the code object has it.
@@ -375,8 +370,8 @@ pub struct Frame {
 }
 
 /// What happened. The numbers are those of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 #[repr(i32)]
 pub enum TraceKind {
@@ -406,8 +401,7 @@ pub enum TraceKind {
 }
 
 /// One event of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceEvent {
     /// What happened.
     pub kind: TraceKind,

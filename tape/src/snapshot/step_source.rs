@@ -1,8 +1,8 @@
 //! Sources of the step counts of a state.
 
 /// Source of the step boundaries of a trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StepSource {
     /// Memtape's recorder, which counted them; also in the files that it exports.
     #[default]

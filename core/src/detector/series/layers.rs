@@ -1,54 +1,41 @@
 //! The memory layers that the detector judges, and the smallest rise that counts in each.
 
-/// A kind of memory, or a condition, that the detector judges.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::IntoStaticStr,
-    strum::EnumString,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Layer {
-    /// Bytes in tensors: the lowest level of each step.
-    Allocated,
-    /// Bytes held from the device beyond what the peaks ever needed.
-    Reserved,
-    /// Number of live blocks.
-    Blocks,
-    /// Bytes in tensors at the peak of each step.
-    Peak,
-    /// Pending frees: bytes of freed blocks that other streams still use.
-    Deferred,
-    /// Bytes of the device that the process holds beside PyTorch's allocator.
-    NonTorch,
-    /// Bytes of the device that other processes hold.
-    Other,
-    /// Anonymous memory of the process on the host.
-    Host,
-    /// Pinned memory of the process on the host.
-    Pinned,
-    /// Shared memory of the process on the host.
-    Shared,
-    /// Memory of the processes that the rank has started.
-    Workers,
-    /// Peak that stays beyond that of the peers: a difference, no growth.
-    Spread,
-    /// Steps in which the allocator had to try again: a recurring condition, no growth.
-    Retries,
-    /// Steps that give segments back and take others: a recurring condition, no growth.
-    Churn,
-    /// Steps that the peers have finished and that the rank has not reported: silence, no growth.
-    Progress,
-    /// The process of the rank: it died, or could not get memory. A failure, no growth.
-    Process,
+crate::tape::names! {
+    /// A kind of memory, or a condition, that the detector judges.
+    pub enum Layer in "snake_case" {
+        /// Bytes in tensors: the lowest level of each step.
+        Allocated,
+        /// Bytes held from the device beyond what the peaks ever needed.
+        Reserved,
+        /// Number of live blocks.
+        Blocks,
+        /// Bytes in tensors at the peak of each step.
+        Peak,
+        /// Pending frees: bytes of freed blocks that other streams still use.
+        Deferred,
+        /// Bytes of the device that the process holds beside PyTorch's allocator.
+        NonTorch,
+        /// Bytes of the device that other processes hold.
+        Other,
+        /// Anonymous memory of the process on the host.
+        Host,
+        /// Pinned memory of the process on the host.
+        Pinned,
+        /// Shared memory of the process on the host.
+        Shared,
+        /// Memory of the processes that the rank has started.
+        Workers,
+        /// Peak that stays beyond that of the peers: a difference, no growth.
+        Spread,
+        /// Steps in which the allocator had to try again: a recurring condition, no growth.
+        Retries,
+        /// Steps that give segments back and take others: a recurring condition, no growth.
+        Churn,
+        /// Steps that the peers have finished and the rank has not reported: silence, no growth.
+        Progress,
+        /// The process of the rank: it died, or could not get memory. A failure, no growth.
+        Process,
+    }
 }
 
 /// Number of tracked layers.
@@ -70,11 +57,6 @@ pub(in crate::detector) const TRACKED_LAYERS: [Layer; TRACKS] = [
 ];
 
 impl Layer {
-    /// The name in user-facing text.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     /// Are the layer's values bytes? Else they are blocks, or steps.
     pub fn is_bytes(self) -> bool {
         !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress | Self::Process)

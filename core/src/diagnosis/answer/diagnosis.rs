@@ -15,8 +15,8 @@ use crate::diagnosis::judges::remedy::Remedy;
 use crate::snapshot::Frame;
 
 /// One line of code that may be the cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Suspect {
     /// Innermost user frame of its stacks, or the one that all of them share; the innermost known
@@ -37,8 +37,7 @@ pub struct Suspect {
 }
 
 /// What the snapshots say about one growth.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Diagnosis {
     /// What kind of trouble it is.
     pub class: Class,
@@ -85,10 +84,10 @@ pub struct Diagnosis {
     /// All of it in one sentence, as it was compared.
     pub sentence: String,
     /// The same in parts, for the newest growth; none about failures, and in records of before.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub parts: Option<Parts>,
     /// The growth as it was compared; none in records of before.
-    #[cfg_attr(feature = "serde", serde(default))]
+    #[serde(default)]
     pub seen: Option<Growth>,
 }
 

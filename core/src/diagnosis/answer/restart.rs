@@ -15,8 +15,7 @@ use crate::diagnosis::judges::facts::Share;
 use crate::diagnosis::words::{about, about_plural, bytes};
 
 /// What a restart from the last checkpoint would do; [`Display`] puts it into a sentence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Restart {
     /// Whether it helps, and why or why not.
     pub answer: RestartAnswer,

@@ -107,8 +107,7 @@ fn grow(ranks: usize, tense: Tense) -> &'static str {
 
 /// A sentence in parts: what the snapshots showed stays, who grows by how much and when memory ends
 /// are those of the newest growth.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Parts {
     /// Ranks that grow, where snapshots show them.
     growing: Vec<u32>,

@@ -28,8 +28,8 @@ pub(crate) struct Born {
 pub(crate) struct Births(BTreeMap<u64, Born>);
 
 /// A span of birth steps and what is alive of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bucket {
     /// First birth step of the span.
@@ -42,32 +42,31 @@ pub struct Bucket {
     pub blocks: u64,
 }
 
-/// How the births of live blocks lie in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum AgeProfile {
-    /// Nothing is alive, or births are not known.
-    #[default]
-    Unknown,
-    /// All were born in the same step.
-    Once,
-    /// Born in so few steps that nothing follows from it.
-    Few,
-    /// Only the newest steps: what is older is gone again.
-    Passing,
-    /// The newest steps, and more of them all the time: the oldest go first, and fewer go than
-    /// come.
-    Backlog,
-    /// Only the newest steps: each block took the place of a smaller one.
-    Replaced,
-    /// Many steps, but no late ones: it has ended.
-    Ended,
-    /// Many steps, most bytes early: it comes to its end.
-    Filling,
-    /// From the beginning to now, and as much late as early.
-    Steady,
+crate::tape::names! {
+    /// How the births of live blocks lie in time.
+    #[derive(Default)]
+    pub enum AgeProfile in "snake_case" {
+        /// Nothing is alive, or births are not known.
+        #[default]
+        Unknown,
+        /// All were born in the same step.
+        Once,
+        /// Born in so few steps that nothing follows from it.
+        Few,
+        /// Only the newest steps: what is older is gone again.
+        Passing,
+        /// The newest steps, and more of them all the time: the oldest go first, and fewer go than
+        /// come.
+        Backlog,
+        /// Only the newest steps: each block took the place of a smaller one.
+        Replaced,
+        /// Many steps, but no late ones: it has ended.
+        Ended,
+        /// Many steps, most bytes early: it comes to its end.
+        Filling,
+        /// From the beginning to now, and as much late as early.
+        Steady,
+    }
 }
 
 impl AgeProfile {
@@ -75,16 +74,10 @@ impl AgeProfile {
     pub(crate) fn comes_to_rest(self) -> bool {
         matches!(self, Self::Once | Self::Few | Self::Ended | Self::Filling)
     }
-
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// The births of a line's live blocks in a bounded number of buckets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Generations {
     /// Buckets of equal length, oldest first, without the empty ones; at most [`BUCKETS_MAX`].
     pub buckets: Vec<Bucket>,

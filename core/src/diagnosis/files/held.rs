@@ -12,8 +12,7 @@ use crate::snapshot::frames::{is_optimizer_state, telling_frame};
 use crate::snapshot::{Frame, StackUse};
 
 /// What one line of code holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HeldLine {
     /// Innermost frame of the user's own code; the unknown frame for memory without a stack.
     pub frame: Frame,
@@ -49,8 +48,8 @@ impl HeldLine {
 }
 
 /// What memory is for, where its stack tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The stack does not tell.
     #[default]
@@ -62,7 +61,7 @@ pub enum Kind {
     /// Made in a backward pass.
     Backward,
     /// There is no stack: older than the recording, or made in a backward pass.
-    #[cfg_attr(feature = "serde", serde(rename = "no_stack"))]
+    #[serde(rename = "no_stack")]
     Nameless,
 }
 

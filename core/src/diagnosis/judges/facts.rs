@@ -70,9 +70,8 @@ pub(crate) enum Phrase {
 }
 
 /// Whether a restart helps, and why or why not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RestartAnswer {
     /// It helps: the process gives memory back.
     GivesBack,
@@ -104,35 +103,15 @@ impl RestartAnswer {
     }
 }
 
-/// How a class stands when all its facts are known.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Standing {
-    /// All that it needs is known to be so.
-    Holds,
-    /// Something that it needs is not known.
-    Possible,
-    /// Something that it needs is known to be otherwise.
-    RuledOut,
-}
-
-impl Standing {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// How a class stands when all its facts are known.
+    pub enum Standing in "snake_case" {
+        /// All that it needs is known to be so.
+        Holds,
+        /// Something that it needs is not known.
+        Possible,
+        /// Something that it needs is known to be otherwise.
+        RuledOut,
     }
 }
 

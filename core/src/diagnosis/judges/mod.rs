@@ -72,8 +72,7 @@ impl Class {
 }
 
 /// One class, and what speaks for and against it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Alternative {
     /// The class.
     pub class: Class,

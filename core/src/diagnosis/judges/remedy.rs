@@ -12,95 +12,86 @@ use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_library_frame, is_module_call, is_user_frame, telling_frame};
 use crate::snapshot::step_source::StepSource;
 
-/// What the advice is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Cause {
-    /// Activations of a forward pass that are not needed any more.
-    RetainedGraph,
-    /// A loss that is kept with its graph.
-    RetainedLoss,
-    /// What a hook stores.
-    Hook,
-    /// Gradients, or a graph of the backward pass.
-    Gradients,
-    /// State of an optimizer.
-    OptimizerState,
-    /// Copies made for a checkpoint.
-    Checkpoint,
-    /// Tensors that `torch.load` read.
-    Loaded,
-    /// Tensors in objects that other ranks sent.
-    Received,
-    /// Batches.
-    Batches,
-    /// Perhaps a cache without bound.
-    Cache,
-    /// A tensor that is concatenated onto itself.
-    GrowingTensor,
-    /// Perhaps what only the logging rank keeps.
-    Log,
-    /// Workspaces of a library, one for each stream.
-    Workspaces,
-    /// Perhaps the state of a metric.
-    Metric,
-    /// A list, dict or attribute, of which nothing more is known.
-    Kept,
-    /// Reference cycles.
-    Cycles,
-    /// Other streams still use what was freed.
-    Streams,
-    /// Free blocks that are too small.
-    Fragments,
-    /// Free segments that wait in the cache.
-    CachedSegments,
-    /// A cache that is emptied in the loop.
-    EmptyCache,
-    /// Recompilations.
-    Recompiles,
-    /// The job is too large.
-    Load,
-    /// Something that is made once, or fills up and stays.
-    OneTime,
-    /// Work is spread unevenly.
-    Balance,
-    /// Communicators of NCCL.
-    Communicators,
-    /// Contexts of other processes of the job.
-    Contexts,
-    /// Other processes on the device.
-    Neighbours,
-    /// Memory of the device of which no source is known.
-    Outside,
-    /// Pinned memory.
-    PinnedPool,
-    /// Shared memory of the workers' queues.
-    SharedQueues,
-    /// Workers that load data.
-    Workers,
-    /// Python objects and arrays.
-    HostObjects,
-    /// Collectives.
-    Collectives,
-    /// The recording.
-    Recording,
-    /// Nothing is known.
-    #[default]
-    Unknown,
-}
-
-impl Cause {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        self.into()
+crate::tape::names! {
+    /// What the advice is about.
+    #[derive(Default)]
+    pub enum Cause in "snake_case" {
+        /// Activations of a forward pass that are not needed any more.
+        RetainedGraph,
+        /// A loss that is kept with its graph.
+        RetainedLoss,
+        /// What a hook stores.
+        Hook,
+        /// Gradients, or a graph of the backward pass.
+        Gradients,
+        /// State of an optimizer.
+        OptimizerState,
+        /// Copies made for a checkpoint.
+        Checkpoint,
+        /// Tensors that `torch.load` read.
+        Loaded,
+        /// Tensors in objects that other ranks sent.
+        Received,
+        /// Batches.
+        Batches,
+        /// Perhaps a cache without bound.
+        Cache,
+        /// A tensor that is concatenated onto itself.
+        GrowingTensor,
+        /// Perhaps what only the logging rank keeps.
+        Log,
+        /// Workspaces of a library, one for each stream.
+        Workspaces,
+        /// Perhaps the state of a metric.
+        Metric,
+        /// A list, dict or attribute, of which nothing more is known.
+        Kept,
+        /// Reference cycles.
+        Cycles,
+        /// Other streams still use what was freed.
+        Streams,
+        /// Free blocks that are too small.
+        Fragments,
+        /// Free segments that wait in the cache.
+        CachedSegments,
+        /// A cache that is emptied in the loop.
+        EmptyCache,
+        /// Recompilations.
+        Recompiles,
+        /// The job is too large.
+        Load,
+        /// Something that is made once, or fills up and stays.
+        OneTime,
+        /// Work is spread unevenly.
+        Balance,
+        /// Communicators of NCCL.
+        Communicators,
+        /// Contexts of other processes of the job.
+        Contexts,
+        /// Other processes on the device.
+        Neighbours,
+        /// Memory of the device of which no source is known.
+        Outside,
+        /// Pinned memory.
+        PinnedPool,
+        /// Shared memory of the workers' queues.
+        SharedQueues,
+        /// Workers that load data.
+        Workers,
+        /// Python objects and arrays.
+        HostObjects,
+        /// Collectives.
+        Collectives,
+        /// The recording.
+        Recording,
+        /// Nothing is known.
+        #[default]
+        Unknown,
     }
 }
 
 /// What to try first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Remedy {
     /// What it is about.
     pub cause: Cause,
