@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use memtape_core::limits::ACK_WAIT_SECONDS_MAX;
-use memtape_core::policy::node_check::Verdict;
+use memtape_core::policy::gpu_memory::Verdict;
 use memtape_proto::readings::RefusedTapes;
 use serde_json::json;
 use tokio::net::TcpListener;

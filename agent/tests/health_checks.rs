@@ -2,7 +2,7 @@
 
 use memtape_agent::testing::{Event, Now};
 use memtape_core::limits::{NODE_CHECK_ANSWER_SECONDS_MAX, NODE_CHECK_GIVE_BACK_SECONDS_MAX};
-use memtape_core::policy::node_check::Verdict;
+use memtape_core::policy::gpu_memory::Verdict;
 
 use super::{SECOND_NS, World};
 

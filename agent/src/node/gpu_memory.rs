@@ -2,13 +2,12 @@
 //!
 //! A machine without clock, thread or socket. It takes each reading of the GPUs once. A client of
 //! the health port (`health.rs`) asks again, with the time of the first question, until there is a
-//! verdict. Core decides ([`memtape_core::policy::node_check`]). Nothing is kept across a start of
+//! verdict. Core decides ([`memtape_core::policy::gpu_memory`]). Nothing is kept across a start of
 //! the agent: memory that a GPU holds without processes has to be observed again.
 
 use std::collections::BTreeSet;
 
-use memtape_core::policy::keep_out::{Node, Seen};
-use memtape_core::policy::node_check::{Readings, Verdict, sentence, verdict};
+use memtape_core::policy::gpu_memory::{Node, Readings, Seen, Verdict, verdict};
 
 use crate::node::nvml::{NoReading, Reading};
 
@@ -72,7 +71,7 @@ impl GpuMemory {
             return vec![format!("NVML has not answered since the question: {not_known}")];
         }
         let gpus: Vec<String> =
-            self.gpus.present().map(|(uuid, present)| sentence(uuid, present)).collect();
+            self.gpus.present().map(|(uuid, present)| present.sentence(uuid)).collect();
         if gpus.is_empty() { vec![format!("NVML lists no GPU: {not_known}")] } else { gpus }
     }
 }

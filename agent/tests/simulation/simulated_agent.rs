@@ -17,7 +17,7 @@ use memtape_core::action::remedy::Signal;
 use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::owner::{Workload, workload_of_cgroup};
 use memtape_core::limits::MESSAGES_WAITING_MAX;
-use memtape_core::policy::node_check::Verdict;
+use memtape_core::policy::gpu_memory::Verdict;
 use memtape_disk::files::Disk;
 use memtape_proto::readings::{self, Gpu};
 use tokio::sync::mpsc;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use memtape_core::action::Outcome;
 use memtape_core::action::TargetKind;
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
-use memtape_core::policy::keep_out::may_keep_out;
+use memtape_core::policy::gpu_memory::may_keep_out;
 
 /// Something that can restart a job.
 pub(crate) trait Target: Debug + Send + Sync {

@@ -20,8 +20,7 @@ use crate::tape::mailbox::Offers;
 
 pub mod budgets;
 mod decision;
-pub mod keep_out;
-pub mod node_check;
+pub mod gpu_memory;
 pub mod rule;
 mod time;
 

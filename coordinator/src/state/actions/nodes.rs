@@ -1,6 +1,6 @@
 //! Nodes whose GPU memory was not given back, which are to be kept out of the cluster.
 //!
-//! Core decides whether it was ([`memtape_core::policy::keep_out`]), from the agents' reports of
+//! Core decides whether it was ([`memtape_core::policy::gpu_memory`]), from the agents' reports of
 //! GPUs; an agent proves its node, so it can have no other node kept out. After a kill the target
 //! is not asked again: it says whether the node is kept out by that decision. The target bounds the
 //! nodes that are kept out at once, because people take nodes back in.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use memtape_core::action::{Action, ActionKind, Outcome};
 use memtape_core::policy::Mode;
-use memtape_core::policy::keep_out::{Node, Seen};
+use memtape_core::policy::gpu_memory::{Node, Seen};
 use memtape_proto::api::Gpu;
 
 use crate::state::actions::Actions;
