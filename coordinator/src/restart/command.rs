@@ -1,8 +1,7 @@
 //! A command on this machine. It gets the facts in its environment, and only named variables of
-//! this process: other variables may be secrets. `child.rs` bounds its time and its output. No
-//! shell is started here: the command line passes `sh -c` and the operator's text. A command that
-//! ends with another status than 0 has done nothing; one that is killed may have restarted the job,
-//! or kept the node out.
+//! this process: other variables may be secrets. `child.rs` bounds its time and its output. A
+//! command that ends with another status than 0 has done nothing; one that is killed may have
+//! restarted the job, or kept the node out.
 
 use std::time::Duration;
 
@@ -15,23 +14,13 @@ use crate::restart::target::{Done, Order, Running, Target, failed, outcome, refu
 /// Variables that every command gets: what a program needs to be found and to start.
 const PASSED_ALWAYS: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
 
-/// A program with its arguments.
+/// A command line of the operator's, for `sh -c`.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
-    program: String,
-    arguments: Vec<String>,
+    pub(crate) line: String,
     /// Variables of this process that it gets beside [`PASSED_ALWAYS`].
-    passed: Vec<String>,
-    timeout: Duration,
-}
-
-impl Command {
-    /// Makes the target of a program and its arguments; none when there is no program.
-    pub(crate) fn new(words: &[String], passed: &[String], timeout: Duration) -> Option<Self> {
-        let (program, arguments) = words.split_first()?;
-        let (program, arguments) = (program.clone(), arguments.to_vec());
-        Some(Self { program, arguments, passed: passed.to_vec(), timeout })
-    }
+    pub(crate) passed: Vec<String>,
+    pub(crate) timeout: Duration,
 }
 
 impl Target for Command {
@@ -45,11 +34,10 @@ impl Target for Command {
 }
 
 async fn run(command: &Command, order: &Order) -> Done {
-    let program = command.program.clone();
     let passed = PASSED_ALWAYS.into_iter().chain(command.passed.iter().map(String::as_str));
-    let mut child = bare(&program, passed);
+    let mut child = bare("sh", passed);
     child
-        .args(&command.arguments)
+        .args(["-c", &command.line])
         .env("MEMTAPE_ACTION", &order.action)
         .env("MEMTAPE_JOB", &order.job)
         .env("MEMTAPE_ATTEMPT", order.attempt.to_string())
@@ -69,7 +57,7 @@ async fn run(command: &Command, order: &Order) -> Done {
     if status.success() {
         return Ok("done".to_string());
     }
-    let mut why = format!("{program} ended with {status}");
+    let mut why = format!("sh ended with {status}");
     if !line.is_empty() {
         // Viewers of the job read it.
         why = format!("{why}: {}", Redaction::default().line(line));
@@ -83,16 +71,16 @@ mod tests {
 
     use super::*;
 
-    async fn ran(command: &[&str], seconds: u64) -> Outcome {
-        let words: Vec<String> = command.iter().map(ToString::to_string).collect();
-        let passed = ["CARGO_PKG_NAME".to_string()];
-        let command = Command::new(&words, &passed, Duration::from_secs(seconds)).unwrap();
+    async fn ran(line: &str, seconds: u64) -> Outcome {
+        let passed = vec!["CARGO_PKG_NAME".to_string()];
+        let (line, timeout) = (line.to_string(), Duration::from_secs(seconds));
+        let command = Command { line, passed, timeout };
         let (job, node, sentence) = ("j'$(x)".into(), "gpu-1".into(), "leaks".into());
         let order = Order { job, node, sentence, rank: 3, ..Order::default() };
         command.run(&order).await
     }
 
-    async fn check(command: &[&str], seconds: u64, expected: Outcome) {
+    async fn check(command: &str, seconds: u64, expected: Outcome) {
         let (ran, expected_text) = (ran(command, seconds).await, expected.to_string());
         assert_eq!(std::mem::discriminant(&ran), std::mem::discriminant(&expected), "{ran:?}");
         assert!(ran.to_string().contains(&expected_text), "{ran:?} has no {expected_text:?}");
@@ -104,18 +92,18 @@ mod tests {
 
     #[tokio::test]
     async fn commands_are_run_with_the_facts_and_a_limit() {
-        check(&["true"], 5, done()).await;
+        check("true", 5, done()).await;
         let facts = "test \"$MEMTAPE_JOB\" = \"j'\\$(x)\" && test $MEMTAPE_RANK = 3 \
                      && test $MEMTAPE_NODE = gpu-1 && test $MEMTAPE_SENTENCE = leaks";
-        check(&["sh", "-c", facts], 5, done()).await;
-        check(&["sh", "-c", "echo no quota >&2; exit 3"], 5, refused("no quota")).await;
+        check(facts, 5, done()).await;
+        check("echo no quota >&2; exit 3", 5, refused("no quota")).await;
         let says_secret = "echo cannot log in with --token=hush >&2; exit 3";
-        check(&["sh", "-c", says_secret], 5, refused("log in with --token=[redacted]")).await;
-        check(&["false"], 5, refused("exit status: 1")).await;
-        check(&["/nowhere/restart"], 5, refused("cannot be started")).await;
+        check(says_secret, 5, refused("log in with --token=[redacted]")).await;
+        check("false", 5, refused("exit status: 1")).await;
+        check("/nowhere/restart", 5, refused("exit status: 127")).await;
         // These may have restarted the job before.
-        check(&["sleep", "60"], 0, failed("took longer")).await;
-        check(&["sh", "-c", "kill -9 $$"], 5, failed("signal: 9")).await;
+        check("sleep 60", 0, failed("took longer")).await;
+        check("kill -9 $$", 5, failed("signal: 9")).await;
     }
 
     #[tokio::test]
@@ -123,21 +111,21 @@ mod tests {
         // cargo sets all three for its tests.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
         let seen = "test -n \"$PATH\" -a -n \"$CARGO_PKG_NAME\" -a -z \"$CARGO_MANIFEST_DIR\"";
-        check(&["sh", "-c", seen], 5, done()).await;
+        check(seen, 5, done()).await;
     }
 
     #[tokio::test]
     async fn a_flood_and_a_child_left_behind_delay_and_fail_nothing() {
         // 8 MiB on both outputs, then a reason.
         let flood = "head -c 8388608 /dev/zero | tee /dev/stderr; echo no quota >&2; exit";
-        check(&["sh", "-c", &format!("{flood} 0")], 30, done()).await;
-        check(&["sh", "-c", &format!("{flood} 3")], 30, refused("no quota")).await;
+        check(&format!("{flood} 0"), 30, done()).await;
+        check(&format!("{flood} 3"), 30, refused("no quota")).await;
         // The child holds the standard error open for longer than the command may take.
-        check(&["sh", "-c", "sleep 30 & exit 0"], 5, done()).await;
+        check("sleep 30 & exit 0", 5, done()).await;
         let child = "sleep 30 & echo no quota >&2; exit 3";
-        check(&["sh", "-c", child], 5, refused("no quota")).await;
+        check(child, 5, refused("no quota")).await;
         // An endless flood ends with the limit.
-        check(&["sh", "-c", "yes >&2"], 1, failed("took longer")).await;
+        check("yes >&2", 1, failed("took longer")).await;
     }
 
     #[tokio::test]
@@ -145,7 +133,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let alive = dir.path().join("alive");
         let script = format!("(sleep 2; touch {}) & sleep 60", alive.display());
-        check(&["sh", "-c", &script], 1, failed("took longer")).await;
+        check(&script, 1, failed("took longer")).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!alive.exists(), "a process of its group lived on");
     }

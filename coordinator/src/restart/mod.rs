@@ -121,13 +121,13 @@ impl RestartConfig {
             policy: _,
             signal: _,
             keep_out_command: _,
+            command_env: _,
             command,
-            command_env,
             slurm,
             kubernetes,
             timeout,
         } = self;
-        let command = command.as_deref().and_then(|line| shell(line, command_env, *timeout));
+        let command = self.shell(command.as_ref());
         let slurm = slurm.then(|| shared(Slurm::new(*timeout)));
         #[cfg(feature = "kubernetes")]
         let kubernetes = kubernetes.then(|| shared(Kubernetes::new(*timeout)));
@@ -143,9 +143,13 @@ impl RestartConfig {
         let kubernetes = self.kubernetes.then(|| shared(Taint(Kubernetes::new(self.timeout))));
         #[cfg(not(feature = "kubernetes"))]
         let kubernetes = None;
-        let command = self.keep_out_command.as_deref();
-        let command = command.and_then(|line| shell(line, &self.command_env, self.timeout));
+        let command = self.shell(self.keep_out_command.as_ref());
         [slurm, kubernetes, command].into_iter().flatten().collect()
+    }
+
+    fn shell(&self, line: Option<&String>) -> Option<Arc<dyn Target>> {
+        let (passed, timeout) = (self.command_env.clone(), self.timeout);
+        line.map(|line| shared(Command { line: line.clone(), passed, timeout }))
     }
 
     /// The names of all targets, of jobs and of nodes.
@@ -154,12 +158,6 @@ impl RestartConfig {
         let signal = self.signal.map(|_| TargetKind::Signal);
         targets.map(|target| target.kind()).chain(signal).map(Into::into).collect()
     }
-}
-
-/// A command line of the operator's.
-fn shell(line: &str, passed: &[String], timeout: Duration) -> Option<Arc<dyn Target>> {
-    let words = ["sh", "-c", line].map(String::from);
-    Command::new(&words, passed, timeout).map(shared)
 }
 
 fn shared(target: impl Target + 'static) -> Arc<dyn Target> {
