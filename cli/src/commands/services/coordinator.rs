@@ -2,14 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memtape_coordinator::Config;
-use memtape_core::policy::budgets::{Budget, Budgets};
 use memtape_core::policy::rule::Rule;
 use memtape_core::policy::{Mode, Settings};
-use memtape_core::settings::{duration, duration_text};
 
 use serde_json::json;
 
@@ -25,8 +22,8 @@ pub(crate) struct CoordinatorArgs {
     #[command(flatten)]
     config: Config,
     /// File with the mode, remedies, limits and approval for each job and class [default: none].
-    /// --restart, --restart-horizon, --restart-cooldown and the budgets are refused beside it.
-    #[arg(long, value_name = "FILE", env = "MEMTAPE_POLICY", conflicts_with_all = POLICY_OPTIONS)]
+    /// --restart is refused beside it.
+    #[arg(long, value_name = "FILE", env = "MEMTAPE_POLICY", conflicts_with = "restart")]
     policy: Option<PathBuf>,
     /// Whether to act on a job before it runs out of memory.
     #[arg(
@@ -36,54 +33,7 @@ pub(crate) struct CoordinatorArgs {
         default_value = Mode::DryRun.as_str()
     )]
     restart: Mode,
-    /// Least time between two restarts of one job.
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = duration,
-        default_value = time(Settings::default().budgets.cool_down_ns)
-    )]
-    restart_cooldown: Duration,
-    /// Most restarts of one job a day.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = Settings::default().budgets.job.restarts_max
-    )]
-    restart_budget: u32,
-    /// Most restarts of all jobs of one owner an hour.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = Settings::default().budgets.owner.restarts_max
-    )]
-    restart_budget_owner: u32,
-    /// Most restarts of all jobs an hour.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = Settings::default().budgets.cluster.restarts_max
-    )]
-    restart_budget_cluster: u32,
-    /// Restart only if the device will be full within this time.
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = duration,
-        default_value = time(Rule::default().horizon_ns)
-    )]
-    restart_horizon: Duration,
 }
-
-/// The options whose values a policy file has.
-const POLICY_OPTIONS: [&str; 6] = [
-    "restart",
-    "restart_cooldown",
-    "restart_budget",
-    "restart_budget_owner",
-    "restart_budget_cluster",
-    "restart_horizon",
-];
 
 /// Reads how far the policy may go, each mode with its sentence in the help.
 fn mode_parser() -> impl TypedValueParser<Value = Mode> {
@@ -131,28 +81,11 @@ fn policy(args: &CoordinatorArgs) -> anyhow::Result<Settings> {
     if let Some(file) = &args.policy {
         return policy_file::read(file);
     }
-    let Settings { rules, rest, budgets, keep_out } = args.config.restart.policy.clone();
-    let budget = |restarts_max, default: Budget| Budget { restarts_max, ..default };
-    let budgets = Budgets {
-        job: budget(args.restart_budget, budgets.job),
-        owner: budget(args.restart_budget_owner, budgets.owner),
-        cluster: budget(args.restart_budget_cluster, budgets.cluster),
-        cool_down_ns: nanoseconds(args.restart_cooldown),
-        ..budgets
-    };
-    let (mode, horizon_ns) = (args.restart, nanoseconds(args.restart_horizon));
+    let policy = args.config.restart.policy.clone();
+    let mode = args.restart;
     // Acting on nodes is asked for by the policy file alone.
-    let keep_out = if mode == Mode::Off { Mode::Off } else { keep_out };
-    Ok(Settings { rules, rest: Rule { mode, horizon_ns, ..rest }, budgets, keep_out })
-}
-
-/// A time in nanoseconds as an option writes it.
-fn time(ns: u64) -> String {
-    duration_text(Duration::from_nanos(ns))
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    let keep_out = if mode == Mode::Off { Mode::Off } else { policy.keep_out };
+    Ok(Settings { rest: Rule { mode, ..policy.rest }, keep_out, ..policy })
 }
 
 #[cfg(test)]
@@ -175,16 +108,9 @@ mod tests {
 
     #[test]
     fn options_reach_the_settings() {
-        let config = parsed(
-            "memtape coordinator --restart act --restart-command scontrol --restart-cooldown 1m \
-             --restart-budget-owner 7 --restart-budget-cluster 9",
-        );
+        let config = parsed("memtape coordinator --restart act --restart-command scontrol");
         assert_eq!(config.restart.policy.rest.mode, Mode::Act);
         assert_eq!(config.restart.policy.keep_out, Mode::DryRun);
-        let budgets = &config.restart.policy.budgets;
-        assert_eq!(budgets.cool_down_ns, 60_000_000_000);
-        assert_eq!((budgets.job.restarts_max, budgets.owner.restarts_max), (3, 7));
-        assert_eq!(budgets.cluster.restarts_max, 9);
         assert_eq!(config.restart.command.as_deref(), Some("scontrol"));
         assert_eq!(config.mistakes(), Vec::<String>::new());
         let slurm =
