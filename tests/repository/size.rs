@@ -10,7 +10,7 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 11_257, 5_352),
-    ("cli", 17_125, 1_580),
+    ("cli", 17_075, 1_580),
     ("coordinator", 21_394, 10_021),
     ("core", 31_359, 11_371),
     ("disk", 1_045, 0),

@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 
+use fastrand::Rng;
 use memtape::with_frames;
 use memtape_core::caching_allocator::{Allocator, Handle, Listener, OutOfMemory};
 
-use super::training::{MAIN, Noise};
+use super::training::{MAIN, near};
 
 const MIB: u64 = 1 << 20;
 /// Largest deviation of a leaked tensor's size, in percent.
@@ -77,11 +78,11 @@ impl Faulty {
         &mut self,
         step: u64,
         gpu: &mut Allocator<impl Listener>,
-        noise: &mut Noise,
+        noise: &mut Rng,
     ) -> Result<(), OutOfMemory> {
         let Fault { leak_bytes, samples, host_bytes, .. } = self.at(step);
         if leak_bytes > 0 {
-            self.remember_loss(noise.near(leak_bytes, LEAK_NOISE), gpu)?;
+            self.remember_loss(near(noise, leak_bytes, LEAK_NOISE), gpu)?;
         }
         if samples > 0 && step.is_multiple_of(SPLIT_EVERY_STEPS) {
             self.split_batch(gpu)?;

@@ -1,4 +1,4 @@
-//! Wait conditions of the demo: an incident, a capture, or both; and the result.
+//! Wait conditions of the demo: an incident with its capture; and the result.
 
 use anyhow::bail;
 use memtape_proto::api::{Capture, CaptureState, Incident};
@@ -13,8 +13,8 @@ use memtape_core::diagnosis::Class;
 /// The incident and the captures that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) incident: Option<Incident>,
-    /// The incident's capture; without an incident, that of the death.
+    pub(crate) incident: Incident,
+    /// The incident's capture.
     pub(crate) capture: Option<Capture>,
     /// The capture at the request that failed.
     pub(crate) oom: Option<Capture>,
@@ -28,42 +28,27 @@ impl Found {
         let at = incidents.iter().position(|incident| incident.class == class).unwrap_or(0);
         let incident = (at < incidents.len()).then(|| incidents.swap_remove(at))?;
         let capture = answers.client.capture_of(&incident);
-        Some(Self { incident: Some(incident), capture, ..Self::default() })
+        Some(Self { incident, capture, oom: None })
     }
 
     /// True when an incident of this class is diagnosed and stored, and the capture is closed.
     pub(crate) fn reaches(&self, class: Class) -> bool {
-        let capture = self.capture.as_ref();
+        let (capture, incident) = (self.capture.as_ref(), &self.incident);
         let is_closed = capture.is_some_and(|capture| capture.state != CaptureState::Collecting);
-        let is_found = self.incident.as_ref().is_some_and(|incident| {
-            let has_reasons = incident.culprit.is_some() || !incident.evidence.is_empty();
-            incident.class == class && has_reasons && incident.stored
-        });
-        is_closed && is_found
-    }
-
-    /// Rank of the finding.
-    pub(crate) fn rank(&self) -> Option<u32> {
-        let incident = self.incident.as_ref().map(|incident| incident.rank);
-        incident.or_else(|| self.capture.as_ref()?.trigger_rank)
-    }
-
-    /// The finding in one sentence, in the words of the API.
-    pub(crate) fn sentence(&self) -> Option<&str> {
-        self.incident.as_ref().map(|incident| incident.sentence.as_str())
+        let has_reasons = incident.culprit.is_some() || !incident.evidence.is_empty();
+        is_closed && incident.class == class && has_reasons && incident.stored
     }
 
     /// Compares incident, captures and the snapshot of the faulty rank with what a restarted
     /// coordinator answers. The onset may differ: later steps refine the estimate.
     /// The error says what is missing or different.
     pub(crate) fn read_back(&self, client: &Client) -> anyhow::Result<()> {
-        if let Some(incident) = &self.incident {
-            let again: Incident = client.fetch(&["incidents", &incident.id], &[])?;
-            let before = (incident.rank, &incident.class, &incident.culprit);
-            let stored = (again.rank, &again.class, &again.culprit);
-            if stored != before {
-                bail!("incident {} was {before:?} and is {stored:?}", incident.id);
-            }
+        let incident = &self.incident;
+        let again: Incident = client.fetch(&["incidents", &incident.id], &[])?;
+        let before = (incident.rank, &incident.class, &incident.culprit);
+        let stored = (again.rank, &again.class, &again.culprit);
+        if stored != before {
+            bail!("incident {} was {before:?} and is {stored:?}", incident.id);
         }
         for capture in self.capture.iter().chain(&self.oom) {
             self.read_capture_back(client, capture)?;
@@ -78,7 +63,7 @@ impl Found {
         if stored != before {
             bail!("capture {} was {before:?} and is {stored:?}", capture.id);
         }
-        let Some(rank) = self.rank() else { return Ok(()) };
+        let rank = self.incident.rank;
         let snapshot = snapshot::decode(&client.snapshot(&capture.id, rank)?, Bounds::default())?;
         if snapshot.identity.rank != rank {
             bail!("capture {} has another rank's snapshot for rank {rank}", capture.id);
@@ -90,7 +75,7 @@ impl Found {
     pub(crate) fn to_json(&self, scenario: Scenario, stored: bool) -> Value {
         json!({
             "scenario": scenario.name(),
-            "verdict": self.sentence(),
+            "verdict": self.incident.sentence,
             "incident": self.incident,
             "capture": self.capture,
             "oom_capture": self.oom,
@@ -118,12 +103,12 @@ mod tests {
     #[test]
     fn without_closed_capture_and_diagnosis_the_goal_is_not_reached() {
         let found = |state: &str, evidence: &[&str], stored: bool| Found {
-            incident: Some(Incident {
+            incident: Incident {
                 class: Class::Leak.into(),
                 stored,
                 evidence: evidence.iter().map(|line| line.to_string()).collect(),
                 ..Incident::default()
-            }),
+            },
             capture: Some(Capture { state: Named::of(state), ..Capture::default() }),
             ..Found::default()
         };

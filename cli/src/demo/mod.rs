@@ -212,15 +212,12 @@ impl Demo {
     fn judge(&self, found: &Found, rank: u32, stored: bool) -> anyhow::Result<()> {
         let scenario = self.args.scenario.name();
         if !found.reaches(self.plan.class) {
-            let sentence = found.sentence().unwrap_or("nothing is said of it");
-            bail!("the scenario {scenario} was not found as such: {sentence}");
+            bail!("the scenario {scenario} was not found as such: {}", found.incident.sentence);
         }
-        if found.rank() != Some(rank) {
-            let other = found.rank().map_or("no rank".to_string(), |other| format!("rank {other}"));
-            bail!("rank {rank} has the fault, but {other} was found");
+        if found.incident.rank != rank {
+            bail!("rank {rank} has the fault, but rank {} was found", found.incident.rank);
         }
-        let names_no_line = found.incident.as_ref().is_some_and(|it| it.culprit.is_none());
-        if self.plan.fills_device && names_no_line {
+        if self.plan.fills_device && found.incident.culprit.is_none() {
             bail!("the incident has no culprit");
         }
         if self.plan.waits_for_oom && found.oom.is_none() && !self.watch.is_interrupted() {
@@ -286,10 +283,10 @@ impl Demo {
         let reached = self.watch.until(Some(limit), &mut self.children, |watch| {
             watch.show_progress(answers);
             let found = Found::now(answers, class)?;
-            let id = found.incident.as_ref().map(|incident| incident.id.clone());
-            if let Some(id) = id.filter(|id| announced.as_ref() != Some(id)) {
+            let id = &found.incident.id;
+            if announced.as_ref() != Some(id) {
                 watch.say(&format!("incident {id} is open: all ranks are captured"));
-                announced = Some(id);
+                announced = Some(id.clone());
             }
             if found.reaches(class) {
                 return Some(found);
@@ -303,7 +300,7 @@ impl Demo {
         let state = answers.job().map_or("no agent has reported a rank".to_string(), |job| {
             format!("the job was {} at step {}", job.state_in_words(), job.step_min)
         });
-        let incident = nearest.and_then(|found| found.incident);
+        let incident = nearest.map(|found| found.incident);
         let seen = incident.map_or(state, |incident| {
             format!("incident {} ({}): {}", incident.id, incident.class, incident.sentence)
         });

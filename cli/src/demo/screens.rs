@@ -11,19 +11,15 @@ use crate::render::units::frame;
 
 /// The findings, a line each. `base` is the coordinator's address if it keeps running.
 pub(crate) fn found(found: &Found, base: Option<&str>) -> Vec<String> {
-    let mut lines = Vec::new();
-    if let Some(incident) = &found.incident {
-        lines.push(format!("{}: {}", incident.class, incident.sentence));
-        lines.extend(incident.culprit.as_ref().map(|culprit| format!("line: {}", frame(culprit))));
-        lines.extend(incident.evidence.iter().map(|reason| format!("because {reason}")));
-        if !incident.advice.is_empty() {
-            lines.push(format!("to do: {}", incident.advice));
-        }
+    let incident = &found.incident;
+    let mut lines = vec![format!("{}: {}", incident.class, incident.sentence)];
+    lines.extend(incident.culprit.as_ref().map(|culprit| format!("line: {}", frame(culprit))));
+    lines.extend(incident.evidence.iter().map(|reason| format!("because {reason}")));
+    if !incident.advice.is_empty() {
+        lines.push(format!("to do: {}", incident.advice));
     }
     lines.extend(found.capture.as_ref().map(capture));
-    if let Some((base, incident)) = base.zip(found.incident.as_ref()) {
-        lines.push(format!("page: {base}/#/incident/{}", incident.id));
-    }
+    lines.extend(base.map(|base| format!("page: {base}/#/incident/{}", incident.id)));
     lines
 }
 
@@ -50,10 +46,8 @@ pub(crate) fn commands_to_try(
     base: &str,
     job: &str,
 ) -> String {
-    let mut commands: Vec<(String, &str)> = Vec::new();
-    if let Some(incident) = &found.incident {
-        commands.push((format!("show {}", incident.id), "the incident, its line and its evidence"));
-    }
+    let incident = format!("show {}", found.incident.id);
+    let mut commands = vec![(incident, "the incident, its line and its evidence")];
     let shown = found.oom.as_ref().or(found.capture.as_ref());
     if let Some(failed) = failed {
         let what = "the request that failed, and what held the memory then";
@@ -66,10 +60,6 @@ pub(crate) fn commands_to_try(
             _ => "all ranks at the same step",
         };
         commands.push((format!("show {}", capture.id), what));
-        if let (None, Some(rank)) = (&found.incident, found.rank()) {
-            let export = format!("export {} --rank {rank} -o rank{rank}.pickle", capture.id);
-            commands.push((export, "the rank's memory, for pytorch.org/memory_viz"));
-        }
     }
     commands.push((format!("ranks {job}"), "where the bytes of each rank are"));
     let mut text = format!(
@@ -104,12 +94,12 @@ mod tests {
             trigger_rank: Some(2),
             ..Capture::default()
         };
-        let incident = Some(Incident { id: "inc-1".into(), ..Incident::default() });
+        let incident = || Incident { id: "inc-1".into(), ..Incident::default() };
         let (first, second) = (Some(capture("cap-1")), Some(capture("cap-2")));
-        let all = Found { incident, capture: first, oom: second };
-        let death = Found { capture: Some(capture("cap-3")), ..Found::default() };
+        let all = Found { incident: incident(), capture: first, oom: second };
+        let death = Found { incident: incident(), capture: Some(capture("cap-3")), oom: None };
         let failed = Incident { id: "inc-2".into(), ..Incident::default() };
-        let killed = ["show cap-3", "export cap-3 --rank 2 -o rank2.pickle", "ranks j"];
+        let killed = ["show inc-1", "show cap-3", "ranks j"];
         for (found, failed, scenario, expected) in [
             (all, Some(failed), Scenario::Oom, ["show inc-1", "show inc-2", "ranks j"]),
             (death, None, Scenario::Killed, killed),

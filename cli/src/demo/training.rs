@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
+use fastrand::Rng;
 use memtape::{FrameRef, with_frames};
 use memtape_core::caching_allocator::{Allocator, Handle, Listener, OutOfMemory, Segment};
 
@@ -140,7 +141,7 @@ fn wait_until(time_ns: u64) {
 #[derive(Debug)]
 struct Trainer<L> {
     gpu: Allocator<L>,
-    noise: Noise,
+    noise: Rng,
     optimizer_state: Vec<Handle>,
     gradients: Vec<Handle>,
     faulty: Faulty,
@@ -157,7 +158,8 @@ impl<L: Listener> Trainer<L> {
         Ok(Self {
             faulty: Faulty::new(fault, &mut gpu)?,
             gpu,
-            noise: Noise::new(rank),
+            // The same in every run.
+            noise: Rng::with_seed(rank),
             optimizer_state: Vec::new(),
             gradients: Vec::new(),
         })
@@ -165,7 +167,7 @@ impl<L: Listener> Trainer<L> {
 
     fn step(&mut self, step: u64) -> Result<(), OutOfMemory> {
         let longer = self.faulty.at(step).longer_percent;
-        let length = self.noise.near(100, LENGTH_NOISE) * (100 + longer) / 100;
+        let length = near(&mut self.noise, 100, LENGTH_NOISE) * (100 + longer) / 100;
         let activations = self.forward(length)?;
         self.faulty.act(step, &mut self.gpu, &mut self.noise)?;
         self.backward(activations, length)?;
@@ -219,7 +221,7 @@ impl<L: Listener> Trainer<L> {
     /// A forward pass without gradients, with longer sequences than training has.
     fn evaluate(&mut self) -> Result<(), OutOfMemory> {
         for _ in 0..EVAL_BATCHES {
-            let length = self.noise.near(140, LENGTH_NOISE);
+            let length = near(&mut self.noise, 140, LENGTH_NOISE);
             for bytes in ACTIVATION_BYTES.repeat(LAYERS) {
                 let held = self.alloc(stack!("evaluate"), bytes * length / 100)?;
                 self.gpu.free(held);
@@ -233,25 +235,10 @@ fn weight_sizes() -> impl Iterator<Item = u64> {
     std::iter::once(EMBEDDING_BYTES).chain(std::iter::repeat_n(WEIGHT_BYTES, LAYERS))
 }
 
-/// Pseudo-random numbers (xorshift64*), the same for the same rank in every run.
-#[derive(Debug)]
-pub(crate) struct Noise(u64);
-
-impl Noise {
-    fn new(rank: u64) -> Self {
-        // The seed must not be 0 and must differ between ranks.
-        Self((rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number within `percent` of `middle`.
-    pub(crate) fn near(&mut self, middle: u64, percent: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let random = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        let spread = middle * percent / 100;
-        middle - spread + random % (2 * spread + 1)
-    }
+/// A number within `percent` of `middle`.
+pub(crate) fn near(noise: &mut Rng, middle: u64, percent: u64) -> u64 {
+    let spread = middle * percent / 100;
+    noise.u64(middle - spread..=middle + spread)
 }
 
 #[cfg(test)]
@@ -306,15 +293,5 @@ mod tests {
         assert!(tensors < 4 && reserved > 2_048, "{tensors} and {reserved} MiB");
         let [tensors, reserved] = grown(None);
         assert!(tensors == 0 && reserved < 256, "{tensors} and {reserved} MiB");
-    }
-
-    #[test]
-    fn ranks_differ_and_repeat() {
-        let sizes = |rank| (0..9).scan(Noise::new(rank), |noise, _| Some(noise.near(100, 12)));
-        let of = |rank| sizes(rank).collect::<Vec<u64>>();
-        assert_eq!(of(1), of(1));
-        assert_ne!(of(1), of(2));
-        assert!(of(3).iter().all(|size| (88..=112).contains(size)));
-        assert_eq!(Noise::new(0).near(0, 12), 0);
     }
 }
