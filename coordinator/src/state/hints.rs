@@ -6,7 +6,6 @@
 //! lie in the store, and are read by the handler that answers (`http/hint_routes.rs`).
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use memtape_core::action::PROOF_STEPS;
 use memtape_core::hints::proof::Outcome;
@@ -70,7 +69,7 @@ pub(crate) struct Against {
 /// What is known of the attempts at a job that are its own; none where there is no attempt.
 pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
     let current = view.attempt(job, None)?;
-    let attempts = own(view, current);
+    let attempts = if view.is_proved(current) { view.own(job) } else { Vec::new() };
     let has_evidence =
         |of: &&&Attempt| of.proved().any(|rank| rank.step > 0 || rank.failures().0 > 0);
     let attempt = *attempts.iter().rev().find(has_evidence).unwrap_or(&current);
@@ -95,18 +94,6 @@ pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
     }
     gathered.trials = trials(&attempts);
     Some(gathered)
-}
-
-/// The attempts on nodes of the proved ranks of the one that stands for its job, in order of their
-/// start; none where it is not proved.
-fn own<'a>(view: &Visible<'a>, current: &'a Attempt) -> Vec<&'a Attempt> {
-    if !view.is_proved(current) {
-        return Vec::new();
-    }
-    let nodes: BTreeSet<&str> = current.proved().map(|rank| rank.record.node.as_str()).collect();
-    let mut attempts = view.attempts_at(&current.record.job);
-    attempts.retain(|of| of.proved().any(|rank| nodes.contains(rank.record.node.as_str())));
-    attempts
 }
 
 /// The device of an attempt whose allocator holds most.

@@ -67,6 +67,14 @@ impl<'a> Visible<'a> {
         self.view.jobs.attempts_at(job).filter(|attempt| self.has(attempt)).collect()
     }
 
+    /// The attempts of a job that are its own, in order of their start.
+    pub(crate) fn own(&self, job: &str) -> Vec<&'a Attempt> {
+        let own = self.view.jobs.own(job);
+        let mut attempts = self.attempts_at(job);
+        attempts.retain(|attempt| own.contains(&attempt.record.serial));
+        attempts
+    }
+
     /// The jobs with this id or name, each by the attempt that stands for it.
     pub(crate) fn called(&self, text: &str) -> Vec<&'a Attempt> {
         let jobs = self.view.jobs;

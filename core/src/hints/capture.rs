@@ -46,15 +46,10 @@ impl Captured {
 /// Inactive split bytes by the size of the segment.
 fn split_by_size(device: &DeviceSnapshot) -> BTreeMap<u64, u64> {
     let mut by_size: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut blocks = device.blocks.iter().peekable();
     for segment in device.segments.iter().filter(|segment| !segment.expandable) {
-        let end = segment.address.saturating_add(segment.size);
-        while blocks.next_if(|block| block.address < segment.address).is_some() {}
-        let mut used = 0_u64;
-        while let Some(block) = blocks.next_if(|block| block.address < end) {
-            used = used.saturating_add(block.size);
-        }
-        if used > 0 {
+        let blocks = segments::blocks_in(segment, &device.blocks);
+        if !blocks.is_empty() {
+            let (used, _) = segments::gaps(segment, blocks);
             let bytes = by_size.entry(segment.size).or_default();
             *bytes = bytes.saturating_add(segment.size.saturating_sub(used));
         }
