@@ -27,7 +27,6 @@ extern crate alloc;
 
 pub mod access;
 pub mod action;
-mod addresses;
 mod allocator_settings;
 pub mod caching_allocator;
 pub mod capacity;

@@ -4,10 +4,10 @@
 //! Of those it knows the size and not the stack. Levels count from the state at the end, which is
 //! known in full, so they are right in spite of that.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::addresses::Addresses;
 use crate::snapshot::{TraceEvent, TraceKind};
 
 /// An allocation that is alive at the end of the trace; also of events that are none.
@@ -33,7 +33,8 @@ pub(crate) struct Replay {
     /// Allocations at an address at which a block was alive, which cannot be: the event, and the
     /// allocation that it ended.
     replaced: Vec<(u32, u32)>,
-    live: Addresses,
+    /// The allocation of each live block, by address.
+    live: BTreeMap<u64, u32>,
 }
 
 /// The lowest and highest levels of each step of a trace.
@@ -62,7 +63,7 @@ impl Replay {
                     }
                 }
                 TraceKind::Free | TraceKind::FreeDeferred => {
-                    if let Some(born) = replay.live.remove(event.address) {
+                    if let Some(born) = replay.live.remove(&event.address) {
                         replay.set_other(born, number);
                         replay.set_other(number, born);
                     } else {
@@ -82,15 +83,14 @@ impl Replay {
         }
     }
 
-    /// Allocations at an address at which a block was alive, which cannot be, and addresses that
-    /// found no place.
+    /// Allocations at an address at which a block was alive, which cannot be.
     pub(crate) fn contradictions(&self) -> u64 {
-        self.replaced.len() as u64 + self.live.left_out
+        self.replaced.len() as u64
     }
 
     /// The event that allocated the block at this address which is alive at the end.
     pub(crate) fn birth(&self, address: u64) -> Option<u32> {
-        self.live.get(address)
+        self.live.get(&address).copied()
     }
 
     /// Bytes of the allocations that are alive at the end.
