@@ -158,8 +158,7 @@ pub struct Caller {
 impl Caller {
     /// Everybody, where there are no rules.
     pub fn anyone() -> Self {
-        let grant = Grant { role: Role::Admin, scope: Scope::default() };
-        Self { name: "anyone".to_string(), grants: alloc::vec![grant] }
+        Self::holder("anyone".to_string(), Grant { role: Role::Admin, scope: Scope::default() })
     }
 
     /// The holder of one grant, such as a token's.
@@ -184,7 +183,7 @@ impl Caller {
 
     /// May the caller see all jobs?
     pub fn may_see_all(&self) -> bool {
-        self.grants.iter().any(|grant| grant.role >= Role::Viewer && reach(grant).is_all())
+        self.has(Role::Viewer, None)
     }
 
     /// May the caller give tokens out and read the audit?
@@ -193,15 +192,9 @@ impl Caller {
     }
 
     fn has(&self, role: Role, owner: Option<&Owner>) -> bool {
-        self.grants.iter().any(|grant| grant.role >= role && reach(grant).reaches(owner))
-    }
-}
-
-/// Scope of a grant. An administrator reaches all jobs.
-fn reach(grant: &Grant) -> Scope {
-    match grant.role {
-        Role::Admin => Scope::default(),
-        _ => grant.scope.clone(),
+        // An administrator reaches all jobs.
+        let reaches = |of: &Grant| of.role == Role::Admin || of.scope.reaches(owner);
+        self.grants.iter().any(|grant| grant.role >= role && reaches(grant))
     }
 }
 
