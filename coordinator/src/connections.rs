@@ -15,7 +15,7 @@ mod waiting;
 use std::any::Any;
 use std::cmp::Reverse;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -28,7 +28,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::Peer;
-use crate::connections::waiting::{Kind, Standing, Waiting};
+use crate::connections::waiting::{Standing, Waiting};
+use crate::state::counters::Loss;
 
 /// Interval between two checks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -45,19 +46,6 @@ pub(crate) struct Times {
     pub(crate) stalled: Duration,
 }
 
-/// Why a connection is to be closed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Overdue {
-    /// Another connection replaces it.
-    GivenUp,
-    /// No call is in progress.
-    Idle,
-    /// The client does not read the answer.
-    Stalled,
-    /// The connection's certificate or role is no longer valid.
-    Distrusted,
-}
-
 /// All connections that can give way.
 #[derive(Debug)]
 pub(crate) struct Connections {
@@ -65,8 +53,6 @@ pub(crate) struct Connections {
     unknown_calls_max: usize,
     /// Connections that can give way and were not given up.
     waiting: Mutex<Waiting>,
-    /// Number of the next of them.
-    next: AtomicU64,
 }
 
 /// An open connection.
@@ -75,16 +61,12 @@ pub(crate) struct Connection {
     all: Arc<Connections>,
     peer: Peer,
     calls: Mutex<Calls>,
-    /// The nodes of the agents whose streams are among the calls.
-    nodes: Mutex<Vec<String>>,
     changed: Notify,
     is_given_up: AtomicBool,
-    /// What is unread of each answer in progress.
-    answers: Mutex<Vec<Weak<Unread>>>,
     /// Permits of agents' streams, each until its answer is sent.
     streams: Arc<Semaphore>,
-    /// Calls whose trust can end before them.
-    trusted: Mutex<Vec<Weak<Call>>>,
+    /// The calls themselves.
+    in_progress: Mutex<Vec<Weak<Call>>>,
 }
 
 /// The calls on a connection.
@@ -93,8 +75,8 @@ struct Calls {
     in_progress: usize,
     /// Number of admitted calls.
     admitted: usize,
-    /// Kind and rank among the connections that can give way.
-    place: Option<(Kind, Standing)>,
+    /// Place among the connections that can give way.
+    place: Option<Standing>,
     /// Since when there is no call.
     idle_since: Option<Instant>,
 }
@@ -107,14 +89,13 @@ pub(crate) struct Call {
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
     /// Check that the credentials of the call are still valid.
     trust: OnceLock<Trust>,
+    /// The node of the agent whose stream the call is.
+    node: OnceLock<String>,
+    unread: Arc<Unread>,
 }
 
 /// Whether the client at this end may still make a call.
 pub(crate) type Trust = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
-
-/// An agent's stream in progress; it ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct AgentStream(Arc<Connection>, String);
 
 /// The body of an answer. The call is in progress until it is sent: the library keeps unsent bytes
 /// without a bound, so it is given few bytes at once.
@@ -122,8 +103,7 @@ struct Answer {
     body: Body,
     /// Part of the last frame that was not given to the library.
     rest: Bytes,
-    unread: Arc<Unread>,
-    _call: Arc<Call>,
+    call: Arc<Call>,
 }
 
 /// Since when an answer has bytes that the library does not take, because the client does not read.
@@ -144,7 +124,7 @@ impl Wake for Unread {
 impl Connections {
     /// No connection yet.
     pub(crate) fn new(unknown_calls_max: usize) -> Self {
-        Self { unknown_calls_max, waiting: Mutex::default(), next: AtomicU64::new(0) }
+        Self { unknown_calls_max, waiting: Mutex::default() }
     }
 
     /// Takes up a connection, idle at first.
@@ -153,12 +133,10 @@ impl Connections {
             all: self.clone(),
             peer,
             calls: Mutex::new(Calls::default()),
-            nodes: Mutex::default(),
             changed: Notify::new(),
             is_given_up: AtomicBool::new(false),
-            answers: Mutex::new(Vec::new()),
             streams: Arc::new(Semaphore::new(STREAMS_PER_CONNECTION_MAX)),
-            trusted: Mutex::default(),
+            in_progress: Mutex::default(),
         });
         connection.settle(&mut lock(&connection.calls));
         connection
@@ -166,24 +144,17 @@ impl Connections {
 
     /// Gives up a connection for another.
     pub(crate) fn give_up_one(&self) -> Option<Arc<Connection>> {
-        self.give_up(Waiting::pop)
+        self.give_up(false)
     }
 
-    /// Gives up a connection where too many calls are not admitted.
-    fn give_up_unknown(&self) -> Option<Arc<Connection>> {
-        self.give_up(|waiting| {
-            let is_too_many = waiting.unknown_calls() > self.unknown_calls_max;
-            is_too_many.then(|| waiting.pop_unknown()).flatten()
-        })
-    }
-
-    fn give_up(
-        &self,
-        choose: impl Fn(&mut Waiting) -> Option<Weak<Connection>>,
-    ) -> Option<Arc<Connection>> {
+    /// Gives up a connection for another one, or for a call, where too many are not admitted.
+    fn give_up(&self, for_call: bool) -> Option<Arc<Connection>> {
         loop {
             let mut all = lock(&self.waiting);
-            let Some(connection) = choose(&mut all)?.upgrade() else { continue };
+            if for_call && all.unknown_calls <= self.unknown_calls_max {
+                return None;
+            }
+            let Some(connection) = all.pop(for_call)?.upgrade() else { continue };
             // Under the lock: its calls count no more from here on.
             connection.is_given_up.store(true, SeqCst);
             // Not held below: a connection that is dropped there takes the lock.
@@ -202,11 +173,21 @@ impl Connection {
 
     /// A call begins. Where too many are not admitted another connection gives way.
     pub(crate) fn begin(self: &Arc<Self>) -> Arc<Call> {
-        let (is_admitted, kept) = (AtomicBool::new(false), Mutex::default());
-        let call = Call { connection: self.clone(), is_admitted, kept, trust: OnceLock::new() };
+        let call = Arc::new(Call {
+            connection: self.clone(),
+            is_admitted: AtomicBool::new(false),
+            kept: Mutex::default(),
+            trust: OnceLock::new(),
+            node: OnceLock::new(),
+            unread: Arc::new(Unread(Mutex::new((None, Waker::noop().clone())))),
+        });
+        let mut all = lock(&self.in_progress);
+        all.retain(|call| call.strong_count() > 0);
+        all.push(Arc::downgrade(&call));
+        drop(all);
         self.change(|calls| calls.in_progress += 1);
-        self.all.give_up_unknown();
-        Arc::new(call)
+        self.all.give_up(true);
+        call
     }
 
     /// Notes that the peer has shown an accepted certificate.
@@ -219,41 +200,34 @@ impl Connection {
         self.streams.clone().try_acquire_owned().ok()
     }
 
-    /// A stream of a node's agent begins.
-    pub(crate) fn begin_stream(self: &Arc<Self>, node: &str) -> AgentStream {
-        lock(&self.nodes).push(node.to_string());
-        AgentStream(self.clone(), node.to_string())
-    }
-
     /// The nodes whose agents have a stream on the connection.
     pub(crate) fn nodes(&self) -> Vec<String> {
-        lock(&self.nodes).clone()
+        self.calls_in_progress().iter().filter_map(|call| call.node.get().cloned()).collect()
     }
 
     /// Are the credentials of all calls still valid?
     pub(crate) fn is_trusted(&self) -> bool {
-        let mut trusted = lock(&self.trusted);
-        trusted.retain(|call| call.strong_count() > 0);
-        let calls: Vec<Arc<Call>> = trusted.iter().filter_map(Weak::upgrade).collect();
-        // Not held below: a call that ends there changes its connection.
-        drop(trusted);
         let is_trusted = |call: &Arc<Call>| call.trust.get().is_none_or(|holds| holds(&self.peer));
-        calls.iter().all(is_trusted)
+        self.calls_in_progress().iter().all(is_trusted)
+    }
+
+    fn calls_in_progress(&self) -> Vec<Arc<Call>> {
+        lock(&self.in_progress).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns when the connection is to be closed, with the reason.
-    pub(crate) async fn overdue(&self, times: Times) -> Overdue {
+    pub(crate) async fn overdue(&self, times: Times) -> Loss {
         loop {
             if self.is_given_up.load(SeqCst) {
-                return Overdue::GivenUp;
+                return Loss::ConnectionGivenUp;
             }
             let idle_since = lock(&self.calls).idle_since;
             let ends = idle_since.map(|since| since + times.idle);
             if ends.is_some_and(|end| Instant::now() >= end) {
-                return Overdue::Idle;
+                return Loss::ConnectionOverdue;
             }
             if self.stalled_since().is_some_and(|since| since.elapsed() >= times.stalled) {
-                return Overdue::Stalled;
+                return Loss::ConnectionOverdue;
             }
             let next = match ends {
                 Some(end) => end,
@@ -268,9 +242,7 @@ impl Connection {
 
     /// Since when the most slowly read answer is not read.
     fn stalled_since(&self) -> Option<Instant> {
-        let mut answers = lock(&self.answers);
-        answers.retain(|answer| answer.strong_count() > 0);
-        answers.iter().filter_map(Weak::upgrade).filter_map(|unread| lock(&unread.0).0).min()
+        self.calls_in_progress().iter().filter_map(|call| lock(&call.unread.0).0).min()
     }
 
     /// Changes the calls.
@@ -283,49 +255,39 @@ impl Connection {
     /// Takes the place that belongs to its calls.
     fn settle(self: &Arc<Self>, calls: &mut Calls) {
         let unknown_calls = calls.in_progress - calls.admitted;
-        let kind = match (calls.in_progress, unknown_calls) {
-            (0, _) => Some(Kind::Idle),
-            (_, 0) => None,
-            _ => Some(Kind::Unknown),
-        };
+        let is_calling = calls.in_progress > 0;
         let before = calls.place.take();
         let mut all = lock(&self.all.waiting);
         if let Some(place) = before {
             all.remove(self.peer.network(), place);
         }
         // What was given up is about to be closed, and counts nowhere.
-        if let Some(kind) = kind.filter(|_| !self.is_given_up.load(SeqCst)) {
-            let number = match before {
-                Some((same, place)) if same == kind => place.number,
-                _ => self.all.next.fetch_add(1, SeqCst),
-            };
-            let standing = Standing {
+        if (unknown_calls > 0 || !is_calling) && !self.is_given_up.load(SeqCst) {
+            let same = before.filter(|place| place.is_calling == is_calling);
+            all.last += u64::from(same.is_none());
+            let place = Standing {
                 is_proven: !self.peer.chain().is_empty(),
+                is_calling,
                 unknown_calls: Reverse(unknown_calls),
                 is_known: calls.admitted > 0,
-                number,
+                number: same.map_or(all.last, |place| place.number),
             };
-            all.add(self.peer.network(), (kind, standing), Arc::downgrade(self));
-            calls.place = Some((kind, standing));
+            all.add(self.peer.network(), place, Arc::downgrade(self));
+            calls.place = Some(place);
         }
         drop(all);
-        if before.map(|(kind, _)| kind) != kind {
-            calls.idle_since = (kind == Some(Kind::Idle)).then(Instant::now);
+        if calls.idle_since.is_some() == is_calling {
+            calls.idle_since = (!is_calling).then(Instant::now);
             self.changed.notify_one();
-        }
-    }
-
-    /// Gives its place back.
-    fn leave(&self, calls: &mut Calls) {
-        if let Some(place) = calls.place.take() {
-            lock(&self.all.waiting).remove(self.peer.network(), place);
         }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.leave(&mut lock(&self.calls));
+        if let Some(place) = lock(&self.calls).place.take() {
+            lock(&self.all.waiting).remove(self.peer.network(), place);
+        }
     }
 }
 
@@ -336,15 +298,6 @@ impl Drop for Call {
             calls.in_progress -= 1;
             calls.admitted -= usize::from(is_admitted);
         });
-    }
-}
-
-impl Drop for AgentStream {
-    fn drop(&mut self) {
-        let mut nodes = lock(&self.0.nodes);
-        if let Some(index) = nodes.iter().position(|node| *node == self.1) {
-            nodes.swap_remove(index);
-        }
     }
 }
 
@@ -366,20 +319,24 @@ impl Call {
         }
     }
 
+    /// As [`Self::admit`], for the stream of a node's agent.
+    pub(crate) fn admit_agent(&self, node: &str) {
+        // A call is admitted once.
+        let _ = self.node.set(node.to_string());
+        self.admit();
+    }
+
     /// As [`Self::admit`], for as long as `trust` holds.
-    pub(crate) fn admit_while(self: &Arc<Self>, trust: Trust) {
+    pub(crate) fn admit_while(&self, trust: Trust) {
         // A call is admitted once.
         let _ = self.trust.set(trust);
-        lock(&self.connection.trusted).push(Arc::downgrade(self));
         self.admit();
     }
 
     /// The answer, which is in progress until it is sent.
     pub(crate) fn answer(self: Arc<Self>, response: Response<Body>) -> Response<Body> {
-        let begun = (Some(Instant::now()), Waker::noop().clone());
-        let unread = Arc::new(Unread(Mutex::new(begun)));
-        lock(&self.connection.answers).push(Arc::downgrade(&unread));
-        response.map(|body| Body::new(Answer { body, rest: Bytes::new(), unread, _call: self }))
+        lock(&self.unread.0).0 = Some(Instant::now());
+        response.map(|body| Body::new(Answer { body, rest: Bytes::new(), call: self }))
     }
 }
 
@@ -391,7 +348,7 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let unread = self.unread.clone();
+        let unread = self.call.unread.clone();
         if self.rest.is_empty() {
             *lock(&unread.0) = (None, context.waker().clone());
             let waker = unread.clone().into();

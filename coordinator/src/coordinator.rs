@@ -14,7 +14,7 @@ use memtape_core::incident::Attempt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::audit::{Audit, Entry};
+use crate::access::audit::{self, Audit};
 use crate::config::Config;
 use crate::ingest::event::Event;
 use crate::ingest::streams::{StreamId, Streams};
@@ -406,7 +406,7 @@ impl Coordinator {
                     incidents.attempt_resumed(context, serial, jobs);
                 }
                 Effect::Audit { action, subject, node } => {
-                    audit.note(Entry::own(context.now, action, subject).caused_by(node));
+                    drop(audit.note(audit::entry(context.now, node, action, subject)));
                 }
                 Effect::ConsiderRestart { incident } => {
                     actions.consider(context, &incident, incidents, jobs, captures);

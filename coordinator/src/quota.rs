@@ -43,20 +43,18 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use memtape_core::capacity::Division;
-use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     AGENT_CAPTURES_AT_ONCE_MAX, AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX,
     AGENT_CAPTURES_PER_MINUTE_MAX, ANSWER_WORKS_MAX, ANSWER_WORKS_PER_CALLER_MAX,
-    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX,
-    CALLERS_MAX, CHUNK_BYTES_MAX, DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX,
-    LARGE_ANSWERS_PER_CALLER_MAX, MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX,
-    NODE_CHANGES_PER_MINUTE_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
-    OWNER_CHANGES_PER_MINUTE_MAX, RANKS_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
-    REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX, REQUESTS_AT_ONCE_MAX,
-    REQUESTS_IN_PROGRESS_MAX, REQUESTS_PER_SECOND_MAX, UPLOADS_BYTES_MAX,
-    UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX,
+    ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, CALLERS_MAX, CHUNK_BYTES_MAX,
+    DECLINED_AUDITED_MAX, DECLINED_AUDITED_SECONDS_MAX, LARGE_ANSWERS_PER_CALLER_MAX,
+    MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX,
+    NODE_STEPS_AT_ONCE_MAX, NODE_STEPS_PER_SECOND_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
+    OWNER_CHANGES_PER_MINUTE_MAX, OWNER_STEPS_AT_ONCE_MAX, OWNER_STEPS_PER_SECOND_MAX, RANKS_MAX,
+    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_IN_PROGRESS_MAX,
+    UPLOADS_BYTES_MAX, UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX,
 };
-use memtape_core::rates::Rates;
+use memtape_core::rates::{Holder, HolderRates, Rates};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -66,7 +64,7 @@ use crate::quota::unsent::{Answers, Unsent};
 pub(crate) type Share = Option<OwnedSemaphorePermit>;
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
-const MINUTE_NS: u64 = 60 * SECOND_NS;
+pub(crate) const MINUTE_NS: u64 = 60 * SECOND_NS;
 
 /// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
 /// keep to half of it on their own.
@@ -138,7 +136,7 @@ pub(crate) struct NodeQuota {
 
 /// The quota of one caller.
 #[derive(Debug)]
-struct CallerQuota {
+pub(crate) struct CallerQuota {
     requests: Arc<Semaphore>,
     /// The permit to have a question in the queue of the loop.
     question: Arc<Semaphore>,
@@ -157,36 +155,19 @@ pub(crate) struct Reservation {
     _caller: Arc<CallerQuota>,
 }
 
-/// A slot in the queue of uploads, and then the permit to send the first chunk.
-#[derive(Debug)]
-pub(crate) struct QueuedUpload {
-    of_node: Share,
-    _queued: [OwnedSemaphorePermit; 2],
-    _first_chunk: Share,
-    pub(crate) node: Arc<NodeQuota>,
-}
-
-/// The bytes of a snapshot.
+/// An upload.
 #[derive(Debug)]
 pub(crate) struct UploadPermit {
-    _bytes: [Share; 2],
-    _permit: Share,
+    /// Slots in the queues of its node and of all, and the permit to send the first chunk; then the
+    /// bytes of the snapshot.
+    _of_phase: [Share; 3],
+    _of_node: Share,
     /// Kept, so that further uploads of the node count these bytes.
     pub(crate) node: Arc<NodeQuota>,
 }
 
 /// A value for each name that is in use.
-#[derive(Debug)]
-struct PerName<T>(Mutex<HashMap<String, Weak<T>>>);
-
-/// Rates at which a node, and each owner on it, may change its ranks: ranks that begin, change or
-/// end.
-#[derive(Debug)]
-pub(crate) struct ChangeRates {
-    of_nodes: Rates,
-    /// Rates of owners, so that no owner uses up the rate of the node.
-    of_owners: Rates,
-}
+type PerName<T> = Mutex<HashMap<String, Weak<T>>>;
 
 /// Rates of callers: a bucket for each caller, which fills again with time.
 #[derive(Debug)]
@@ -214,6 +195,21 @@ impl CallerQuota {
             bytes: ByteQuota::new(answers.bytes_max / ANSWERS_PARTS),
         }
     }
+
+    /// Begins a request; none where too many are in progress.
+    pub(crate) fn begin_request(&self) -> Share {
+        self.requests.clone().try_acquire_owned().ok()
+    }
+
+    /// Waits until no other question is in the queue of the loop.
+    pub(crate) async fn begin_question(&self) -> Share {
+        self.question.clone().acquire_owned().await.ok()
+    }
+
+    /// Waits until the other pickles are sent.
+    pub(crate) async fn begin_pickle(&self) -> Share {
+        self.pickle.clone().acquire_owned().await.ok()
+    }
 }
 
 impl Quotas {
@@ -237,12 +233,12 @@ impl Quotas {
 
     /// The quota of a node, the same for as long as it is in use.
     pub(crate) fn node(&self, node: &str) -> Arc<NodeQuota> {
-        self.nodes.of(node, || NodeQuota::new(&self.uploads))
+        of_name(&self.nodes, node, || NodeQuota::new(&self.uploads))
     }
 
     /// The quota of a caller, likewise.
-    fn caller(&self, caller: &str) -> Arc<CallerQuota> {
-        self.callers.of(caller, || CallerQuota::new(&self.answers))
+    pub(crate) fn caller(&self, caller: &str) -> Arc<CallerQuota> {
+        of_name(&self.callers, caller, || CallerQuota::new(&self.answers))
     }
 
     /// Memory that decoding one message may take: a message reserves no more than there is.
@@ -261,54 +257,40 @@ impl Quotas {
 
     /// Queues an upload of a node, and waits until its first chunk may be read; none when the queue
     /// is full, or the node has too many uploads in it.
-    pub(crate) async fn queue_upload(&self, node: &str) -> Option<QueuedUpload> {
+    pub(crate) async fn queue_upload(&self, node: &str) -> Option<UploadPermit> {
         let node = self.node(node);
         let enter = |queue: &Arc<Semaphore>| queue.clone().try_acquire_owned().ok();
-        let Some(queued) = enter(&node.queue).zip(enter(&self.upload_queue)) else {
+        let Some((own, all)) = enter(&node.queue).zip(enter(&self.upload_queue)) else {
             self.deferred.fetch_add(1, Relaxed);
             return None;
         };
         // Its node's permit first: it holds none that others wait for meanwhile.
         let of_node = node.uploads.clone().acquire_owned().await.ok();
         let first_chunk = self.first_chunks.clone().acquire_owned().await.ok();
-        Some(QueuedUpload { of_node, _queued: queued.into(), _first_chunk: first_chunk, node })
+        Some(UploadPermit {
+            _of_node: of_node,
+            _of_phase: [Some(own), Some(all), first_chunk],
+            node,
+        })
     }
 
     /// Waits until a snapshot of this size may be read whole; the permit of the first chunk is
     /// given back then.
-    pub(crate) async fn reserve_upload(&self, queued: QueuedUpload, bytes: u64) -> UploadPermit {
+    pub(crate) async fn reserve_upload(&self, queued: UploadPermit, bytes: u64) -> UploadPermit {
         let bytes = bytes.saturating_add(UPLOAD_OVERHEAD_BYTES);
         // The bytes of its node first: it is before no other while it waits for its own.
         let of_node = queued.node.bytes.reserve(bytes).await;
         let of_all = self.uploads.reserve(bytes).await;
-        UploadPermit { _bytes: [of_node, of_all], _permit: queued.of_node, node: queued.node }
-    }
-
-    /// Begins a request of a caller; none where too many are in progress.
-    pub(crate) fn begin_request(&self, caller: &str) -> Option<impl Send + use<>> {
-        let caller = self.caller(caller);
-        let permit = caller.requests.clone().try_acquire_owned().ok()?;
-        Some((permit, caller))
-    }
-
-    /// Waits until no other question of a caller is in the queue of the loop.
-    pub(crate) async fn begin_question(&self, caller: &str) -> Option<impl Send + use<>> {
-        let caller = self.caller(caller);
-        Some((caller.question.clone().acquire_owned().await.ok()?, caller))
-    }
-
-    /// Waits until a caller's other pickles are sent.
-    pub(crate) async fn begin_pickle(&self, caller: &str) -> Option<impl Send + use<>> {
-        let caller = self.caller(caller);
-        Some((caller.pickle.clone().acquire_owned().await.ok()?, caller))
+        UploadPermit { _of_phase: [of_node, of_all, None], ..queued }
     }
 
     /// Waits for a thread that works on an answer of a caller; none only when the coordinator
     /// stops. A caller's works wait for each other first: no caller has all threads.
-    pub(crate) async fn begin_work(&self, caller: &str) -> Option<impl Send + use<>> {
-        let caller = self.caller(caller);
-        let own = caller.works.clone().acquire_owned().await.ok()?;
-        Some((self.works.clone().acquire_owned().await.ok()?, own, caller))
+    pub(crate) async fn begin_work(&self, caller: &CallerQuota) -> Option<[Share; 2]> {
+        let own = caller.works.clone().acquire_owned().await.ok();
+        let of_all = self.works.clone().acquire_owned().await.ok();
+        // In the order in which they are given back: no caller has a thread more meanwhile.
+        (own.is_some() && of_all.is_some()).then_some([of_all, own])
     }
 
     /// Threads that work on answers now.
@@ -322,12 +304,11 @@ impl Quotas {
     /// give way.
     pub(crate) async fn reserve_answer(
         &self,
-        name: &str,
+        caller: Arc<CallerQuota>,
         bytes: u64,
         is_large: bool,
         before: Option<Reservation>,
     ) -> Option<Reservation> {
-        let caller = self.caller(name);
         let [mut own, mut all, mut permit] = before.map_or([None, None, None], |of| of.shares);
         if is_large && permit.is_none() {
             // It holds no bytes while it waits for its turn.
@@ -340,7 +321,7 @@ impl Quotas {
         let all = loop {
             match timeout(GIVE_WAY_EVERY, &mut filling).await {
                 Ok(all) => break all,
-                Err(_) => self.unsent.give_way(name),
+                Err(_) => self.unsent.give_way(&caller),
             }
         };
         Some(Reservation { shares: [own, all, permit], _caller: caller })
@@ -411,80 +392,58 @@ fn permits(count: usize) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(count))
 }
 
-impl<T> Default for PerName<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
+/// The value of a name, kept while it is in use; unused ones are forgotten.
+fn of_name<T>(all: &PerName<T>, name: &str, new: impl Fn() -> T) -> Arc<T> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.get(name).and_then(Weak::upgrade) {
+        return known;
     }
+    all.retain(|_, known| known.strong_count() > 0);
+    let added = Arc::new(new());
+    all.insert(name.to_string(), Arc::downgrade(&added));
+    added
 }
 
-impl<T> PerName<T> {
-    /// The value of a name, kept while it is in use; unused ones are forgotten.
-    fn of(&self, name: &str, new: impl Fn() -> T) -> Arc<T> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(name).and_then(Weak::upgrade) {
-            return known;
-        }
-        all.retain(|_, known| known.strong_count() > 0);
-        let added = Arc::new(new());
-        all.insert(name.to_string(), Arc::downgrade(&added));
-        added
-    }
+/// A node and an owner on it, or another holder, by their names. The numbers are stored with steps:
+/// other ones are other holders.
+pub(crate) fn holder(node: &str, on_node: impl std::fmt::Debug) -> Holder {
+    (number(node), number(&format!("{node} {on_node:?}")))
 }
 
-impl ChangeRates {
-    /// May a node change one thing more about ranks of this owner? Takes nothing.
-    ///
-    /// # Errors
-    /// It did too much: the time to wait.
-    pub(crate) fn check(&self, now_ns: u64, node: &str, owner: &Owner) -> Result<(), Duration> {
-        self.of_nodes.check(now_ns, node)?;
-        self.of_owners.check(now_ns, holder(node, owner).as_str())
-    }
-
-    /// A node changes one thing about ranks of this owner.
-    ///
-    /// # Errors
-    /// It did too much: the time to wait.
-    pub(crate) fn take(&mut self, now_ns: u64, node: &str, owner: &Owner) -> Result<(), Duration> {
-        self.of_nodes.check(now_ns, node)?;
-        self.of_owners.take(now_ns, holder(node, owner).as_str())?;
-        self.of_nodes.take(now_ns, node)
-    }
+/// Number of a name that has a rate.
+pub(crate) fn number(name: &str) -> u64 {
+    let hash = blake3::hash(name.as_bytes());
+    hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-impl Default for ChangeRates {
-    fn default() -> Self {
-        let of_a_minute =
-            |count: u64, at_once, callers_max| Rates::new(MINUTE_NS / count, at_once, callers_max);
-        let (nodes, owners) = (NODE_CHANGES_AT_ONCE_MAX, OWNER_CHANGES_AT_ONCE_MAX);
-        Self {
-            of_nodes: of_a_minute(NODE_CHANGES_PER_MINUTE_MAX, nodes, NODES_MAX),
-            of_owners: of_a_minute(OWNER_CHANGES_PER_MINUTE_MAX, owners, RANKS_MAX),
-        }
-    }
+/// Rates of changes by node and owner: ranks that begin, change or end.
+pub(crate) fn rank_changes() -> HolderRates {
+    HolderRates::new(
+        (MINUTE_NS / NODE_CHANGES_PER_MINUTE_MAX, NODE_CHANGES_AT_ONCE_MAX),
+        (MINUTE_NS / OWNER_CHANGES_PER_MINUTE_MAX, OWNER_CHANGES_AT_ONCE_MAX),
+    )
 }
 
-/// An owner on a node.
-pub(crate) fn holder(node: &str, owner: &Owner) -> String {
-    format!("{node} {:?}", owner.key())
+/// Rates at which step records are kept, by node and owner.
+pub(crate) fn step_records() -> HolderRates {
+    HolderRates::new(
+        (SECOND_NS / NODE_STEPS_PER_SECOND_MAX, NODE_STEPS_AT_ONCE_MAX),
+        (SECOND_NS / OWNER_STEPS_PER_SECOND_MAX, OWNER_STEPS_AT_ONCE_MAX),
+    )
+}
+
+/// Rates of agent-initiated captures, by node and job: each job has a rank on the node.
+pub(crate) fn agent_captures() -> HolderRates {
+    HolderRates::new(
+        (MINUTE_NS / AGENT_CAPTURES_PER_MINUTE_MAX, AGENT_CAPTURES_AT_ONCE_MAX),
+        (60 * MINUTE_NS / AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX, AGENT_CAPTURES_PER_JOB_MAX as u64),
+    )
 }
 
 /// How many refusals of each node are logged.
 pub(crate) fn logged_refusals() -> Rates {
     let refill_ns = MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX;
     Rates::new(refill_ns, REFUSALS_LOGGED_AT_ONCE_MAX, NODES_MAX)
-}
-
-/// How often each node may announce captures that agents took by themselves.
-pub(crate) fn agent_captures_of_nodes() -> Rates {
-    let refill_ns = MINUTE_NS / AGENT_CAPTURES_PER_MINUTE_MAX;
-    Rates::new(refill_ns, AGENT_CAPTURES_AT_ONCE_MAX, NODES_MAX)
-}
-
-/// How often such captures of each job may be announced, by node: each job has a rank on the node.
-pub(crate) fn agent_captures_of_jobs() -> Rates {
-    let refill_ns = 60 * MINUTE_NS / AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX;
-    Rates::new(refill_ns, AGENT_CAPTURES_PER_JOB_MAX as u64, RANKS_MAX)
 }
 
 /// Rate of audited decisions to do nothing, by node and owner of the job.
@@ -495,33 +454,8 @@ pub(crate) fn declined_decisions() -> Rates {
 }
 
 impl CallerRates {
-    /// Rate of all requests.
-    pub(crate) fn of_requests() -> Self {
-        Self::new(SECOND_NS / REQUESTS_PER_SECOND_MAX, REQUESTS_AT_ONCE_MAX)
-    }
-
-    /// Rate of audited requests: no caller fills the audit and drives out other callers' entries.
-    pub(crate) fn of_audited() -> Self {
-        Self::new(MINUTE_NS / AUDITED_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX)
-    }
-
-    /// Rate of logged refusals: a flood of refusals floods no log.
-    pub(crate) fn of_logged() -> Self {
-        Self::new(MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX)
-    }
-
-    /// Rate of refusals of all networks: many networks fill no disk.
-    pub(crate) fn of_logged_of_all() -> Self {
-        let refill_ns = MINUTE_NS / REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX;
-        Self::new(refill_ns, REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX)
-    }
-
-    /// A rate a second, and as many at once.
-    pub(crate) fn a_second(count: u64) -> Self {
-        Self::new(SECOND_NS / count, count)
-    }
-
-    fn new(refill_ns: u64, at_once: u64) -> Self {
+    /// Makes buckets of `at_once` permits each. One permit comes back every `refill_ns`.
+    pub(crate) fn new(refill_ns: u64, at_once: u64) -> Self {
         Self(Mutex::new(Rates::new(refill_ns, at_once, CALLERS_MAX)))
     }
 
@@ -530,7 +464,7 @@ impl CallerRates {
     /// # Errors
     /// The bucket is empty: the time to wait.
     pub(crate) fn take(&self, now_ns: u64, caller: &str) -> Result<(), Duration> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now_ns, caller)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now_ns, number(caller))
     }
 }
 

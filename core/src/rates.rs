@@ -3,14 +3,14 @@
 //! The clock is passed in. A bucket is one number: the time at which it is full again. Full buckets
 //! are forgotten when there are too many. This file does not know the counted events.
 
-use alloc::borrow::{Borrow, ToOwned};
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use core::time::Duration;
+
+use crate::limits::{NODES_MAX, RANKS_MAX};
 
 /// The buckets of all callers.
 #[derive(Clone, Debug)]
-pub struct Rates<Caller = String> {
+pub struct Rates<Caller = u64> {
     /// Time after which one more permit is there.
     refill_ns: u64,
     /// Time after which an empty bucket is full.
@@ -21,7 +21,17 @@ pub struct Rates<Caller = String> {
     full_at_ns: BTreeMap<Caller, u64>,
 }
 
-impl<Caller: Ord> Rates<Caller> {
+/// A node, and an owner or a job on it, by numbers of their names.
+pub type Holder = (u64, u64);
+
+/// Rates of nodes, and of each holder on a node: no holder uses up the rate of its node.
+#[derive(Clone, Debug)]
+pub struct HolderRates {
+    nodes: Rates,
+    holders: Rates<Holder>,
+}
+
+impl<Caller: Ord + Copy> Rates<Caller> {
     /// Makes buckets of `at_once` permits each. One permit comes back every `refill_ns`. At most
     /// `callers_max` callers have a bucket at the same time.
     pub fn new(refill_ns: u64, at_once: u64, callers_max: usize) -> Self {
@@ -33,23 +43,15 @@ impl<Caller: Ord> Rates<Caller> {
     ///
     /// # Errors
     /// The bucket is empty, or there are too many callers: the time to wait.
-    pub fn take<Key>(&mut self, now_ns: u64, caller: &Key) -> Result<(), Duration>
-    where
-        Caller: Borrow<Key>,
-        Key: Ord + ToOwned<Owned = Caller> + ?Sized,
-    {
+    pub fn take(&mut self, now_ns: u64, caller: Caller) -> Result<(), Duration> {
         self.check(now_ns, caller)?;
         self.overdraw(now_ns, caller, 1).map_or(Err(Duration::from_secs(1)), |_| Ok(()))
     }
 
     /// Takes permits from a caller's bucket, also where it has fewer; returns how many are missing
     /// then, or none where there are too many callers.
-    pub fn overdraw<Key>(&mut self, now_ns: u64, caller: &Key, permits: u64) -> Option<u64>
-    where
-        Caller: Borrow<Key>,
-        Key: Ord + ToOwned<Owned = Caller> + ?Sized,
-    {
-        if self.full_at_ns.len() >= self.callers_max && !self.full_at_ns.contains_key(caller) {
+    pub fn overdraw(&mut self, now_ns: u64, caller: Caller, permits: u64) -> Option<u64> {
+        if self.full_at_ns.len() >= self.callers_max && !self.full_at_ns.contains_key(&caller) {
             // A full bucket says nothing.
             self.full_at_ns.retain(|_, full_at_ns| *full_at_ns > now_ns);
             if self.full_at_ns.len() >= self.callers_max {
@@ -57,7 +59,7 @@ impl<Caller: Ord> Rates<Caller> {
             }
         }
         let full_at_ns = self.after(now_ns, caller, permits);
-        self.full_at_ns.insert(caller.to_owned(), full_at_ns);
+        self.full_at_ns.insert(caller, full_at_ns);
         let missing_ns = full_at_ns.saturating_sub(now_ns).saturating_sub(self.full_ns);
         Some(missing_ns.div_ceil(self.refill_ns.max(1)))
     }
@@ -66,11 +68,7 @@ impl<Caller: Ord> Rates<Caller> {
     ///
     /// # Errors
     /// The bucket is empty: the time to wait.
-    pub fn check<Key>(&self, now_ns: u64, caller: &Key) -> Result<(), Duration>
-    where
-        Caller: Borrow<Key>,
-        Key: Ord + ?Sized,
-    {
+    pub fn check(&self, now_ns: u64, caller: Caller) -> Result<(), Duration> {
         let wait_ns = self.after(now_ns, caller, 1) - now_ns;
         match wait_ns.checked_sub(self.full_ns) {
             Some(wait_ns @ 1..) => Err(Duration::from_nanos(wait_ns)),
@@ -78,19 +76,46 @@ impl<Caller: Ord> Rates<Caller> {
         }
     }
 
-    /// Callers whose buckets are remembered.
-    pub fn callers(&self) -> usize {
-        self.full_at_ns.len()
+    /// Time at which the bucket is full again if this many permits are taken now.
+    fn after(&self, now_ns: u64, caller: Caller, permits: u64) -> u64 {
+        let full_at_ns = self.full_at_ns.get(&caller).copied().unwrap_or(0).max(now_ns);
+        full_at_ns.saturating_add(self.refill_ns.saturating_mul(permits))
+    }
+}
+
+impl HolderRates {
+    /// Makes buckets of nodes and of holders, each of a time of refill and a number at once.
+    pub fn new(node: (u64, u64), holder: (u64, u64)) -> Self {
+        Self {
+            nodes: Rates::new(node.0, node.1, NODES_MAX),
+            holders: Rates::new(holder.0, holder.1, RANKS_MAX),
+        }
     }
 
-    /// Time at which the bucket is full again if this many permits are taken now.
-    fn after<Key>(&self, now_ns: u64, caller: &Key, permits: u64) -> u64
-    where
-        Caller: Borrow<Key>,
-        Key: Ord + ?Sized,
-    {
-        let full_at_ns = self.full_at_ns.get(caller).copied().unwrap_or(0).max(now_ns);
-        full_at_ns.saturating_add(self.refill_ns.saturating_mul(permits))
+    /// As [`Rates::check`], of the node and of the holder.
+    ///
+    /// # Errors
+    /// A bucket is empty: the time to wait.
+    pub fn check(&self, now_ns: u64, of: Holder) -> Result<(), Duration> {
+        self.nodes.check(now_ns, of.0)?;
+        self.holders.check(now_ns, of)
+    }
+
+    /// As [`Rates::take`]. Takes nothing of one where the other has none.
+    ///
+    /// # Errors
+    /// A bucket is empty, or there are too many holders: the time to wait.
+    pub fn take(&mut self, now_ns: u64, of: Holder) -> Result<(), Duration> {
+        self.nodes.check(now_ns, of.0)?;
+        self.holders.take(now_ns, of)?;
+        self.nodes.take(now_ns, of.0)
+    }
+
+    /// As [`Rates::overdraw`]; more is missing of the node or of the holder.
+    pub fn overdraw(&mut self, now_ns: u64, of: Holder, permits: u64) -> Option<u64> {
+        let node = self.nodes.overdraw(now_ns, of.0, permits);
+        let holder = self.holders.overdraw(now_ns, of, permits);
+        node.zip(holder).map(|(node, holder)| node.max(holder))
     }
 }
 
@@ -130,7 +155,7 @@ mod tests {
         assert!(rates.take(0, "d").is_err() && rates.take(0, "a").is_ok());
         // Their buckets are full again.
         assert!(rates.take(20, "d").is_ok());
-        assert_eq!(rates.callers(), 1);
+        assert_eq!(rates.full_at_ns.len(), 1);
     }
 
     proptest! {

@@ -186,9 +186,8 @@ pub struct SeriesKey {
     pub device: u8,
 }
 
-/// Whom steps count for where their bytes are shared: a node, and an owner on it, by the caller's
-/// numbers.
-pub type Holder = (u64, u64);
+/// Whom steps count for where their bytes are shared.
+pub use memtape_core::rates::Holder;
 
 /// A series, and whom its steps count for.
 pub type Source = (SeriesKey, Holder);

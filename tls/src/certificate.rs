@@ -4,6 +4,8 @@
 //! and `cn:NAME`, the last only where the certificate has no other. The certificate itself has
 //! been checked when this is asked.
 
+use std::time::Duration;
+
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -19,8 +21,8 @@ const NAME_BYTES_MAX: usize = 512;
 pub struct Named {
     /// All names, each with its kind.
     pub names: Vec<String>,
-    /// End of its time, in seconds of the Unix clock.
-    pub ends_unix_seconds: i64,
+    /// End of its time, since the Unix epoch.
+    pub ends_unix: Duration,
 }
 
 /// The names in a certificate; empty where it cannot be read, or has too many.
@@ -40,7 +42,8 @@ pub fn named(certificate: &CertificateDer<'_>) -> Named {
     if general.len() > NAMES_MAX {
         names.clear();
     }
-    Named { names, ends_unix_seconds: read.validity().not_after.timestamp() }
+    let ends_unix = u64::try_from(read.validity().not_after.timestamp()).unwrap_or(0);
+    Named { names, ends_unix: Duration::from_secs(ends_unix) }
 }
 
 fn name(name: &GeneralName<'_>) -> Option<String> {

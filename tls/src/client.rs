@@ -23,20 +23,21 @@ impl ClientTls {
 }
 
 impl Contents for ClientConfig {
-    fn of(folder: &Path, material: Material) -> Result<Self, TlsError> {
+    const WHAT: &'static str = "certificates";
+    type Error = TlsError;
+
+    fn read(folder: &Path) -> Result<(blake3::Hash, Self), TlsError> {
+        let material = Material::read(folder)?;
         let unfit = |error: rustls::Error| TlsError::Unfit(folder.into(), error.to_string());
         let config = Self::builder_with_details(Arc::new(default_provider()), Arc::new(SteadyTime))
             .with_safe_default_protocol_versions()
             .map_err(unfit)?
             .with_root_certificates(material.roots().map_err(unfit)?);
-        let mut config = match material.key.is_some() {
-            true => {
-                let (chain, key) = material.own(folder)?;
-                config.with_client_auth_cert(chain, key).map_err(unfit)?
-            }
-            false => config.with_no_client_auth(),
+        let mut config = match material.key {
+            Some(key) => config.with_client_auth_cert(material.chain, key).map_err(unfit)?,
+            None => config.with_no_client_auth(),
         };
         config.resumption = Resumption::disabled();
-        Ok(config)
+        Ok((material.hash, config))
     }
 }

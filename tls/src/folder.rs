@@ -14,7 +14,6 @@ use std::time::Duration;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use tokio::sync::watch;
 
 /// Time between two polls of a folder.
 pub const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -70,32 +69,46 @@ pub enum TlsError {
     Unmade(String, String),
 }
 
-/// Contents that a party needs of its folder. The folder is read again when its files change.
+/// Contents of a folder or a file, which is read again when it changes.
 pub trait Contents: Sized + Send + Sync + 'static {
-    /// Makes it of the files.
+    /// What the contents are called in the log.
+    const WHAT: &'static str;
+    /// Why they cannot be used.
+    type Error: std::fmt::Display + Send;
+
+    /// Reads them, with the hash of their files. Blocks.
     ///
     /// # Errors
-    /// The folder lacks something, or its files do not fit each other.
-    fn of(folder: &Path, material: Material) -> Result<Self, TlsError>;
+    /// Something is missing, or does not fit.
+    fn read(path: &Path) -> Result<(blake3::Hash, Self), Self::Error>;
 }
 
-/// Present contents of a folder: [`crate::server::ServerTls`] and [`crate::client::ClientTls`].
+/// Present contents of a folder or a file, such as [`crate::server::ServerTls`].
 #[derive(Debug)]
 pub struct Followed<T> {
-    folder: PathBuf,
-    /// Contents, with the hash of their files.
-    current: RwLock<([u8; 32], Arc<T>)>,
-    replaced: watch::Sender<u64>,
+    path: PathBuf,
+    current: RwLock<(blake3::Hash, Arc<T>)>,
 }
 
 impl<T: Contents> Followed<T> {
-    /// Reads a folder. Blocks.
+    /// Reads the contents. Blocks.
     ///
     /// # Errors
-    /// The folder lacks something, or its files do not fit each other.
-    pub fn open(folder: &Path) -> Result<Self, TlsError> {
-        let current = RwLock::new(Self::read(folder)?);
-        Ok(Self { folder: folder.to_path_buf(), current, replaced: watch::channel(0).0 })
+    /// They cannot be used.
+    pub fn open(path: &Path) -> Result<Self, T::Error> {
+        let (hash, contents) = T::read(path)?;
+        let current = RwLock::new((hash, Arc::new(contents)));
+        Ok(Self { path: path.to_path_buf(), current })
+    }
+
+    /// Where the contents are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The hash of the files in use.
+    pub fn hash(&self) -> blake3::Hash {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// The contents in use.
@@ -103,46 +116,43 @@ impl<T: Contents> Followed<T> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Changes each time when other files are in use.
-    pub fn replaced(&self) -> watch::Receiver<u64> {
-        self.replaced.subscribe()
-    }
-
-    /// Polls the folder for ever. Unusable files are reported once; the previous ones stay in use.
-    pub async fn follow(self: Arc<Self>) {
+    /// Polls until other contents are in use. Unusable ones are reported once; the previous ones
+    /// stay in use.
+    pub async fn replaced(self: &Arc<Self>) {
         let mut is_reported = false;
         loop {
             tokio::time::sleep(POLL_EVERY).await;
             let this = self.clone();
             match tokio::task::spawn_blocking(move || this.poll()).await {
-                Ok(Ok(())) => is_reported = false,
+                Ok(Ok(true)) => return tracing::info!("{} are replaced", T::WHAT),
+                Ok(Ok(false)) => is_reported = false,
                 Ok(Err(error)) if !std::mem::replace(&mut is_reported, true) => {
-                    tracing::error!("the certificates stay those from before: {error}");
+                    tracing::error!("the {} stay those from before: {error}", T::WHAT);
                 }
                 _ => {}
             }
         }
     }
 
-    /// Polls the folder once. Blocks.
-    ///
-    /// # Errors
-    /// As [`Self::open`]; the files from before stay in use.
-    pub fn poll(&self) -> Result<(), TlsError> {
-        let digest = Material::read(&self.folder)?.digest;
-        if digest == self.current.read().unwrap_or_else(PoisonError::into_inner).0 {
-            return Ok(());
+    /// Polls for ever.
+    pub async fn follow(self: Arc<Self>) {
+        loop {
+            self.replaced().await;
         }
-        let read = Self::read(&self.folder)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;
-        self.replaced.send_modify(|replaced| *replaced += 1);
-        tracing::info!("certificates are replaced");
-        Ok(())
     }
 
-    fn read(folder: &Path) -> Result<([u8; 32], Arc<T>), TlsError> {
-        let material = Material::read(folder)?;
-        Ok((material.digest, Arc::new(T::of(folder, material)?)))
+    /// Reads the contents once more; true where other ones are in use now. Blocks.
+    ///
+    /// # Errors
+    /// They cannot be used; those from before stay in use.
+    pub fn poll(&self) -> Result<bool, T::Error> {
+        let (hash, contents) = T::read(&self.path)?;
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = hash != current.0;
+        if is_new {
+            *current = (hash, Arc::new(contents));
+        }
+        Ok(is_new)
     }
 }
 
@@ -158,7 +168,7 @@ pub struct Material {
     /// Certificates that were revoked.
     pub revoked: Vec<CertificateRevocationListDer<'static>>,
     /// Hash of all files, by which a change is seen.
-    pub(crate) digest: [u8; 32],
+    pub(crate) hash: blake3::Hash,
 }
 
 impl Material {
@@ -173,37 +183,23 @@ impl Material {
         let [certificate, key, authorities] =
             names.ok_or(absent("certificate of an authority"))?.map(|name| folder.join(name));
         let mut digest = blake3::Hasher::new();
-        let text = file(&authorities, &mut digest)?;
+        let text = file(&authorities, 0, &mut digest)?;
         let authorities = all(&authorities, &text, "certificate")?;
         let revoked = folder.join(REVOKED);
         let revoked = match revoked.exists() {
-            true => all(&revoked, &file(&revoked, &mut digest)?, "list of revoked certificates")?,
+            true => {
+                all(&revoked, &file(&revoked, 0, &mut digest)?, "list of revoked certificates")?
+            }
             false => Vec::new(),
         };
-        let mut material =
-            Self { chain: Vec::new(), key: None, authorities, revoked, digest: [0; 32] };
+        let (mut chain, mut own) = (Vec::new(), None);
         if certificate.exists() || key.exists() {
-            check_mode(&key)?;
-            material.chain = all(&certificate, &file(&certificate, &mut digest)?, "certificate")?;
-            let text = file(&key, &mut digest)?;
+            let text = file(&key, READ_BY_OTHERS, &mut digest)?;
+            chain = all(&certificate, &file(&certificate, 0, &mut digest)?, "certificate")?;
             let read = PrivateKeyDer::from_pem_slice(&text);
-            material.key = Some(read.map_err(|_| TlsError::NoPem(key, "private key"))?);
+            own = Some(read.map_err(|_| TlsError::NoPem(key, "private key"))?);
         }
-        material.digest = *digest.finalize().as_bytes();
-        Ok(material)
-    }
-
-    /// The certificate and its key.
-    ///
-    /// # Errors
-    /// The folder holds none.
-    pub fn own(
-        &self,
-        folder: &Path,
-    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-        let key = self.key.as_ref().map(PrivateKeyDer::clone_key);
-        let absent = || TlsError::Absent(folder.to_path_buf(), "certificate and key");
-        Ok((self.chain.clone(), key.ok_or_else(absent)?))
+        Ok(Self { chain, key: own, authorities, revoked, hash: digest.finalize() })
     }
 
     /// The authorities, as rustls takes them.
@@ -216,9 +212,14 @@ impl Material {
     }
 }
 
-fn file(path: &Path, digest: &mut blake3::Hasher) -> Result<Vec<u8>, TlsError> {
+/// Reads a file that has none of these bits in its mode.
+fn file(path: &Path, mode: u32, digest: &mut blake3::Hasher) -> Result<Vec<u8>, TlsError> {
     let unread = |error| TlsError::Unread(path.to_path_buf(), error);
-    if fs::metadata(path).map_err(unread)?.len() > FILE_BYTES_MAX {
+    let metadata = fs::metadata(path).map_err(unread)?;
+    if metadata.permissions().mode() & mode != 0 {
+        return Err(TlsError::OpenKey(path.to_path_buf()));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
         return Err(TlsError::TooLarge(path.to_path_buf()));
     }
     let bytes = fs::read(path).map_err(unread)?;
@@ -232,13 +233,4 @@ fn all<T: PemObject>(path: &Path, text: &[u8], what: &'static str) -> Result<Vec
     let read: Result<Vec<T>, _> = T::pem_slice_iter(text).collect();
     let found = read.ok().filter(|found| !found.is_empty());
     found.ok_or_else(|| TlsError::NoPem(path.to_path_buf(), what))
-}
-
-fn check_mode(key: &Path) -> Result<(), TlsError> {
-    let unread = |error| TlsError::Unread(key.to_path_buf(), error);
-    let metadata = fs::metadata(key).map_err(unread)?;
-    match metadata.permissions().mode() & READ_BY_OTHERS {
-        0 => Ok(()),
-        _ => Err(TlsError::OpenKey(key.to_path_buf())),
-    }
 }

@@ -70,13 +70,17 @@ impl Server {
 }
 
 impl Contents for Server {
-    fn of(folder: &Path, material: Material) -> Result<Self, TlsError> {
-        let (chain, key) = material.own(folder)?;
-        let names = chain.first().map(named).unwrap_or_default().names;
+    const WHAT: &'static str = "certificates";
+    type Error = TlsError;
+
+    fn read(folder: &Path) -> Result<(blake3::Hash, Self), TlsError> {
+        let material = Material::read(folder)?;
+        let names = material.chain.first().map(named).unwrap_or_default().names;
         let hosts = names.iter().filter_map(|name| name.strip_prefix("dns:")).map(String::from);
         let hosts = hosts.collect();
         let unfit = |error: rustls::Error| TlsError::Unfit(folder.into(), error.to_string());
         let roots = Arc::new(material.roots().map_err(unfit)?);
+        let key = material.key.ok_or(TlsError::Absent(folder.into(), "certificate and key"))?;
         let provider = Arc::new(default_provider());
         let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
             .allow_unauthenticated();
@@ -92,12 +96,12 @@ impl Contents for Server {
             .with_safe_default_protocol_versions()
             .map_err(unfit)?
             .with_client_cert_verifier(verifier.clone())
-            .with_single_cert(chain, key)
+            .with_single_cert(material.chain, key)
             .map_err(unfit)?;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let authorities = material.authorities;
-        Ok(Self { config: Arc::new(config), verifier, authorities, hosts })
+        Ok((material.hash, Self { config: Arc::new(config), verifier, authorities, hosts }))
     }
 }

@@ -106,15 +106,13 @@ async fn a_replaced_certificate_counts_from_the_next_handshake_on() {
     let (folder, server, client) = pki();
     let (tls, agent) = (ServerTls::open(&server).unwrap(), ClientTls::open(&client).unwrap());
     let chain = shake(&tls, &agent, "10.0.0.1").await.unwrap();
-    let replaced = tls.replaced();
-    tls.poll().unwrap();
-    assert!(!replaced.has_changed().unwrap(), "nothing was replaced");
+    assert!(!tls.poll().unwrap(), "nothing was replaced");
     // A renewed certificate of the same authority.
     let renewed = folder.path().join("renewed");
     let party = Party::Agent("n1".to_string());
     issue(&folder.path().join("authority"), &renewed, &party, DAYS).unwrap();
     replace(&renewed, &client);
-    agent.poll().unwrap();
+    assert!(agent.poll().unwrap());
     let newer = shake(&tls, &agent, "10.0.0.1").await.unwrap();
     assert!(newer != chain && tls.trusts(&newer) && tls.trusts(&chain));
     // Half of a new pair changes nothing; the whole of it does.
@@ -123,8 +121,7 @@ async fn a_replaced_certificate_counts_from_the_next_handshake_on() {
     assert!(matches!(tls.poll(), Err(TlsError::Unfit(..))));
     assert!(shake(&tls, &agent, "10.0.0.1").await.is_some());
     replace(&new_server, &server);
-    tls.poll().unwrap();
-    assert!(replaced.has_changed().unwrap() && !tls.trusts(&newer));
+    assert!(tls.poll().unwrap() && !tls.trusts(&newer));
     assert!(shake(&tls, &agent, "10.0.0.1").await.is_none());
     assert!(shake(&tls, &ClientTls::open(&new_client).unwrap(), "10.0.0.1").await.is_some());
 }
@@ -164,7 +161,7 @@ fn names_of_spiffe_are_read() {
     assert_eq!(named(&read.chain[0]).names, ["spiffe://memtape/agent/n1"]);
     let of_server = named(&Material::read(&server).unwrap().chain[0]);
     assert_eq!(of_server.names, ["dns:coordinator.example"]);
-    assert!(of_server.ends_unix_seconds > 1_700_000_000);
+    assert!(of_server.ends_unix.as_secs() > 1_700_000_000);
     assert!(named(&CertificateDer::from(vec![1, 2, 3])).names.is_empty());
 }
 

@@ -144,7 +144,7 @@ impl Agent {
     fn has_permit(&mut self, now: Now, due: &Due) -> bool {
         match due.about {
             About::Tapeless(_) | About::First(_) => true,
-            About::Change(_) => self.announcements.changes.take(now.mono_ns, &()).is_ok(),
+            About::Change(_) => self.announcements.changes.take(now.mono_ns, ()).is_ok(),
         }
     }
 

@@ -149,7 +149,7 @@ impl Agent {
     /// quota or the disk: their ends may follow.
     fn keep_steps(&mut self, now: Now) -> BTreeSet<TapeKey> {
         let mut tapes = self.unended(|_| false);
-        tapes.retain(|(_, known)| self.keep_rates.check(now.mono_ns, &known.account).is_ok());
+        tapes.retain(|(_, known)| self.keep_rates.check(now.mono_ns, known.account).is_ok());
         let (later, records_max) = (&BTreeSet::new(), STEPS_PER_REPORT_MAX);
         let asked = report::Asked { tapes, later, records_max };
         let mut ranks = report::ranks(asked, &self.deliveries, None, (now, self.node.as_ref()));
@@ -166,7 +166,7 @@ impl Agent {
             if spool.add_steps(&reports) {
                 self.deliveries.kept(&marks);
                 let records = reports.iter().map(|rank| rank.steps.len() as u64).sum();
-                self.keep_rates.overdraw(now.mono_ns, &account, records);
+                self.keep_rates.overdraw(now.mono_ns, account, records);
                 has_kept = true;
             } else {
                 drained.extend(marks.iter().map(|mark| mark.tape));

@@ -121,7 +121,7 @@ impl AgentInitiated {
             return;
         }
         // A death is wanted again at the next look, a failed request when the rank fails again.
-        if self.of_users.take(now.mono_ns, &known.account).is_err() {
+        if self.of_users.take(now.mono_ns, known.account).is_err() {
             return;
         }
         let capture_id = name(now, known.tape_id(), reason);

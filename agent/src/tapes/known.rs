@@ -550,7 +550,7 @@ impl Tapes {
     }
 
     fn register(&mut self, mut known: KnownTape, now_ns: u64) {
-        known.is_logged = self.logged.take(now_ns, &known.account).is_ok();
+        known.is_logged = self.logged.take(now_ns, known.account).is_ok();
         if known.is_logged {
             let identity = known.tape.identity();
             tracing::info!(
@@ -590,7 +590,7 @@ impl Tapes {
         if rejected.looks >= SIGHTINGS_BEFORE_REJECTION
             && !rejected.is_logged
             && budget.logged < LOGGED_PER_LOOK_MAX
-            && self.logged.take(budget.now_ns, &rejected.account).is_ok()
+            && self.logged.take(budget.now_ns, rejected.account).is_ok()
         {
             (rejected.is_logged, budget.logged) = (true, budget.logged + 1);
             // A name may hold anything; with `?` it is one line.

@@ -9,7 +9,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::limits::{AUDIT_AGENT_ENTRIES_MAX, AUDIT_ENTRIES_MAX};
@@ -17,7 +16,6 @@ use tokio::sync::oneshot;
 
 use crate::state::counters::{Counters, Loss};
 use memtape_disk::clock::Now;
-use memtape_store::Done;
 use memtape_store::records::{AuditRecord, Cause};
 use memtape_store::{Changes, Store};
 
@@ -60,32 +58,8 @@ fn entries_max(cause: Cause) -> usize {
     }
 }
 
-/// A caller, and the subject that the caller read.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Read {
-    who: String,
-    action: &'static str,
-    subject: String,
-}
-
-impl Read {
-    fn of(entry: &Entry) -> Self {
-        let (who, subject) = (entry.who.clone(), entry.subject.clone());
-        Self { who, action: entry.action, subject }
-    }
-}
-
-/// Something to be written down.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Entry {
-    pub(crate) who: String,
-    pub(crate) from: Option<SocketAddr>,
-    pub(crate) request: u64,
-    pub(crate) action: &'static str,
-    pub(crate) subject: String,
-    pub(crate) wall_ns: i64,
-    pub(crate) cause: Cause,
-}
+/// A caller, and the action and the subject of a read.
+type Read = [String; 3];
 
 impl Kept {
     /// Keeps an entry. Returns the entry to delete, where the cause has too many.
@@ -110,18 +84,15 @@ impl Kept {
     }
 }
 
-impl Entry {
-    /// An entry about an action that the coordinator takes by itself.
-    pub(crate) fn own(now: Now, action: &'static str, subject: String) -> Self {
-        let who = "coordinator".to_string();
-        Self { who, action, subject, wall_ns: now.wall_ns, ..Self::default() }
-    }
-
-    /// The entry as one that the agent of this node caused.
-    pub(crate) fn caused_by(self, node: Option<String>) -> Self {
-        let Some(node) = node else { return self };
-        Self { who: format!("agent of {node}"), cause: Cause::Agent, ..self }
-    }
+/// An entry about an action that the coordinator takes by itself, or that the agent of this node
+/// caused.
+pub(crate) fn entry(now: Now, node: Option<String>, action: &str, subject: String) -> AuditRecord {
+    let (who, cause) = match node {
+        Some(node) => (format!("agent of {node}"), Cause::Agent),
+        None => ("coordinator".to_string(), Cause::User),
+    };
+    let (action, wall_ns) = (action.to_string(), now.wall_ns);
+    AuditRecord { cause, who, action, subject, wall_ns, ..AuditRecord::default() }
 }
 
 /// An entry could not be written.
@@ -144,48 +115,29 @@ impl Audit {
     ///
     /// # Errors
     /// It could not be stored; that is counted.
-    pub(crate) async fn write(&self, entry: Entry) -> Result<(), NotWritten> {
-        let (reply, written) = oneshot::channel();
-        self.add(entry, Box::new(move |result| drop(reply.send(result))));
-        let written = match written.await {
-            Ok(written) => written.map_err(|error| error.to_string()),
-            Err(_) => Err("the coordinator is stopping".to_string()),
-        };
-        written.map_err(|why| {
-            self.counters.lose(Loss::AuditEntry, 1);
-            NotWritten(why)
-        })
+    pub(crate) async fn write(&self, entry: AuditRecord) -> Result<(), NotWritten> {
+        let written = self.note(entry).await;
+        let written = written.unwrap_or_else(|_| Err("the coordinator is stopping".to_string()));
+        written.map_err(NotWritten)
     }
 
-    /// Has the caller read the same within a minute? Then an entry exists already.
-    pub(crate) fn has_read(&self, now_ns: u64, entry: &Entry) -> bool {
-        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        reads.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
-        reads.contains_key(&Read::of(entry))
-    }
-
-    /// Adds an entry about a read.
+    /// Adds an entry about a read, unless the caller has read the same within a minute.
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub(crate) async fn write_read(&self, now_ns: u64, entry: Entry) -> Result<(), NotWritten> {
-        let read = Read::of(&entry);
-        self.write(entry).await?;
-        self.reads.lock().unwrap_or_else(PoisonError::into_inner).insert(read, now_ns);
+    pub(crate) async fn write_read(
+        &self,
+        now_ns: u64,
+        entry: AuditRecord,
+    ) -> Result<(), NotWritten> {
+        let reads = || self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = [&entry.who, &entry.action, &entry.subject].map(String::clone);
+        reads().retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
+        if !reads().contains_key(&read) {
+            self.write(entry).await?;
+            reads().insert(read, now_ns);
+        }
         Ok(())
-    }
-
-    /// Adds an entry about an action of the coordinator itself.
-    pub(crate) fn note(&self, entry: Entry) {
-        let counters = self.counters.clone();
-        self.add(
-            entry,
-            Box::new(move |result| {
-                if result.is_err() {
-                    counters.lose(Loss::AuditEntry, 1);
-                }
-            }),
-        );
     }
 
     /// Entries with greater numbers than `after`, oldest first, and the first kept entry whose hash
@@ -200,24 +152,15 @@ impl Audit {
         (newer.into_iter().take(max).map(|record| AuditRecord::clone(record)).collect(), broken)
     }
 
-    fn add(&self, entry: Entry, done: Done) {
+    /// Adds an entry. Returns what comes of it; an entry that is not stored is counted.
+    pub(crate) fn note(&self, entry: AuditRecord) -> oneshot::Receiver<Result<(), String>> {
         // Held until it is handed over: entries are stored in the order of their numbers.
         let mut all = self.kept();
         all.last_number += 1;
         let number = all.last_number;
         let before = all.chains.get(&chain(entry.cause, &entry.who)).and_then(VecDeque::back);
         let before = before.map(|last| hash(last)).unwrap_or_default();
-        let record = AuditRecord {
-            cause: entry.cause,
-            number,
-            wall_ns: entry.wall_ns,
-            who: entry.who,
-            from: entry.from.map(|from| from.to_string()).unwrap_or_default(),
-            request: entry.request,
-            action: entry.action.to_string(),
-            subject: entry.subject,
-            before,
-        };
+        let record = AuditRecord { number, before, ..entry };
         tracing::info!(
             target: "memtape_audit",
             number = record.number,
@@ -230,7 +173,14 @@ impl Audit {
         if let Some(oldest) = all.keep(Arc::new(record)) {
             changes.delete(&*oldest);
         }
-        self.store.try_write(changes, done);
+        let (reply, written) = oneshot::channel();
+        let counters = self.counters.clone();
+        let done = move |result: memtape_store::Result<()>| {
+            counters.lose(Loss::AuditEntry, u64::from(result.is_err()));
+            drop(reply.send(result.map_err(|error| error.to_string())));
+        };
+        self.store.try_write(changes, Box::new(done));
+        written
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -262,7 +212,8 @@ mod tests {
         let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
         let now = Now { mono_ns: 1, wall_ns: 1 };
         let note = |cause, subject: &str| {
-            audit.note(Entry { cause, ..Entry::own(now, "act", subject.to_string()) });
+            let own = entry(now, None, "act", subject.to_string());
+            drop(audit.note(AuditRecord { cause, ..own }));
         };
         note(Cause::User, "first");
         note(Cause::Agent, "first of agents");
@@ -283,7 +234,7 @@ mod tests {
         let next = records[8].number;
         assert_eq!(Audit::new(store.clone(), Arc::default(), records).read(0, 1).1, Some(next));
         let again = Audit::new(store.clone(), Arc::default(), entries.clone());
-        again.note(Entry::own(now, "act", "more".to_string()));
+        drop(again.note(entry(now, None, "act", "more".to_string())));
         assert_eq!(again.read(0, 1).1, None);
         let mut records = entries.clone();
         records[0].subject.clear();
@@ -309,8 +260,8 @@ mod tests {
         let (store, _, _) = Store::open(folder.path()).unwrap();
         let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
         for node in ["a", "b", "a", "b"] {
-            let entry = Entry::own(Now::default(), "act", String::new());
-            audit.note(entry.caused_by(Some(node.to_string())));
+            let node = Some(node.to_string());
+            drop(audit.note(entry(Now::default(), node, "act", String::new())));
         }
         let (mut entries, broken) = audit.read(0, usize::MAX);
         assert_eq!((entries.len(), broken), (4, None));

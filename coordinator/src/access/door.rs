@@ -4,26 +4,32 @@
 //! authenticated again. A refusal names the missing role and no job.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::access::{Caller, Rules};
-use memtape_core::limits::TOKENS_VERIFIED_PER_SECOND_MAX;
+use memtape_core::limits::{
+    AUDITED_AT_ONCE_MAX, AUDITED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX,
+    REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX, REQUESTS_AT_ONCE_MAX,
+    REQUESTS_PER_SECOND_MAX, TOKENS_VERIFIED_PER_SECOND_MAX,
+};
+use memtape_tls::folder::Followed;
+#[cfg(feature = "oidc")]
 use memtape_tls::folder::POLL_EVERY;
 use memtape_tls::server::ServerTls;
 use memtape_tls::steady;
 use tokio::sync::watch;
 
-use crate::access::audit::{Audit, Entry, NotWritten};
+use crate::access::audit::{self, Audit, NotWritten};
 use crate::access::file::{FileError, Policy};
 #[cfg(feature = "oidc")]
 use crate::access::oidc::Keys;
 use crate::access::peer::Peer;
 use crate::access::tokens::Tokens;
-use crate::quota::CallerRates;
+use crate::quota::{CallerRates, MINUTE_NS, SECOND_NS};
 use crate::state::counters::Loss;
 use memtape_disk::clock;
-use memtape_store::records::Cause;
+use memtape_store::records::{AuditRecord, Cause};
 
 /// Why a caller is not let in.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -44,17 +50,16 @@ pub(crate) enum Refused {
 /// Authenticates and admits callers.
 #[derive(Debug)]
 pub(crate) struct Door {
-    file: Option<PathBuf>,
-    policy: RwLock<Arc<Policy>>,
+    policy: Option<Arc<Followed<Policy>>>,
     changed: watch::Sender<u64>,
     tls: Option<Arc<ServerTls>>,
-    rates: CallerRates,
+    requests: CallerRates,
+    /// No caller fills the audit and drives out other callers' entries.
     audited: CallerRates,
-    logged: CallerRates,
-    /// Rates of audited refusals: by proven name, and of others by network.
+    /// Refusals in the audit, by proven name.
     refused: CallerRates,
-    refused_unproven: CallerRates,
-    /// Rates of refusals over all networks: in the audit, and in the log.
+    /// Other refusals, in the audit and in the log: of each network, and of all of them.
+    refused_of_network: CallerRates,
     refused_of_all: CallerRates,
     verified: CallerRates,
     verified_of_network: CallerRates,
@@ -75,21 +80,23 @@ impl Door {
         tokens: Tokens,
         audit: Audit,
     ) -> Result<Self, FileError> {
-        let policy = file.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
-        let (policy, changed) = (RwLock::new(Arc::new(policy)), watch::channel(0).0);
+        let of_tokens = |count| CallerRates::new(SECOND_NS / count, count);
+        let of_refusals = |count, at_once| CallerRates::new(MINUTE_NS / count, at_once);
+        let of_all = REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX;
         Ok(Self {
-            file,
-            policy,
-            changed,
+            policy: file.as_deref().map(Followed::open).transpose()?.map(Arc::new),
+            changed: watch::channel(0).0,
             tls,
-            rates: CallerRates::of_requests(),
-            audited: CallerRates::of_audited(),
-            logged: CallerRates::of_logged(),
-            refused: CallerRates::of_logged(),
-            refused_unproven: CallerRates::of_logged(),
-            refused_of_all: CallerRates::of_logged_of_all(),
-            verified: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX),
-            verified_of_network: CallerRates::a_second(TOKENS_VERIFIED_PER_SECOND_MAX / 10),
+            requests: CallerRates::new(SECOND_NS / REQUESTS_PER_SECOND_MAX, REQUESTS_AT_ONCE_MAX),
+            audited: CallerRates::new(MINUTE_NS / AUDITED_PER_MINUTE_MAX, AUDITED_AT_ONCE_MAX),
+            refused: of_refusals(REFUSALS_LOGGED_PER_MINUTE_MAX, REFUSALS_LOGGED_AT_ONCE_MAX),
+            refused_of_network: of_refusals(
+                REFUSALS_LOGGED_PER_MINUTE_MAX,
+                REFUSALS_LOGGED_AT_ONCE_MAX,
+            ),
+            refused_of_all: of_refusals(of_all, of_all),
+            verified: of_tokens(TOKENS_VERIFIED_PER_SECOND_MAX),
+            verified_of_network: of_tokens(TOKENS_VERIFIED_PER_SECOND_MAX / 10),
             #[cfg(feature = "oidc")]
             keys: Keys::default(),
             tokens,
@@ -104,7 +111,7 @@ impl Door {
 
     /// Present content of the file of roles.
     pub(crate) fn policy(&self) -> Arc<Policy> {
-        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.policy.as_ref().map(|policy| policy.current()).unwrap_or_default()
     }
 
     /// The caller of a request with this token.
@@ -120,7 +127,7 @@ impl Door {
         }
         let caller = self.identify(peer, token);
         let bucket = self.bucket(peer, caller.as_ref().ok());
-        self.rates.take(now_ns, &bucket).map_err(Refused::TooMany)?;
+        self.requests.take(now_ns, &bucket).map_err(Refused::TooMany)?;
         caller
     }
 
@@ -143,29 +150,27 @@ impl Door {
         subject: String,
     ) {
         let now = clock::now();
-        let (who, taken, cause) = match who.or(peer.names().first().map(String::as_str)) {
-            Some(who) => (who, self.refused.take(now.mono_ns, who), Cause::Refusal),
-            None => {
-                let network = peer.network().to_string();
-                let taken = self.refused_unproven.take(now.mono_ns, &network);
-                let taken = taken.and_then(|()| self.refused_of_all.take(now.mono_ns, "audit"));
-                ("unknown", taken, Cause::Unproven)
-            }
+        let (who, is_written, cause) = match who.or(peer.names().first().map(String::as_str)) {
+            Some(who) => (who, self.refused.take(now.mono_ns, who).is_ok(), Cause::Refusal),
+            None => ("unknown", self.is_written(now.mono_ns, peer, "audit"), Cause::Unproven),
         };
-        if taken.is_err() {
+        if !is_written {
             self.audit.counters.lose(Loss::RefusalNotAudited, 1);
             return;
         }
-        let (who, from) = (who.to_string(), Some(peer.address));
-        let entry = Entry::own(now, "refuse request", subject);
-        self.audit.note(Entry { who, from, request, cause, ..entry });
+        let (who, from) = (who.to_string(), peer.address.to_string());
+        let own = audit::entry(now, None, "refuse request", subject);
+        drop(self.audit.note(AuditRecord { who, from, request, cause, ..own }));
     }
 
     /// Is a refusal of this peer worth a line in the log? All of them are counted.
     pub(crate) fn is_logged(&self, peer: &Peer) -> bool {
-        let (now_ns, network) = (clock::now().mono_ns, peer.network().to_string());
-        let taken = self.logged.take(now_ns, &network);
-        taken.and_then(|()| self.refused_of_all.take(now_ns, "log")).is_ok()
+        self.is_written(clock::now().mono_ns, peer, "log")
+    }
+
+    fn is_written(&self, now_ns: u64, peer: &Peer, to: &str) -> bool {
+        let of_network = self.refused_of_network.take(now_ns, &format!("{to} {}", peer.network()));
+        of_network.and_then(|()| self.refused_of_all.take(now_ns, to)).is_ok()
     }
 
     /// Writes an action that the coordinator is about to take by itself into the audit.
@@ -177,7 +182,7 @@ impl Door {
         action: &'static str,
         subject: String,
     ) -> Result<(), NotWritten> {
-        let entry = Entry::own(clock::now(), action, subject);
+        let entry = audit::entry(clock::now(), None, action, subject);
         self.audited(self.audit.write(entry).await)
     }
 
@@ -264,8 +269,8 @@ impl Door {
         self.identify(peer, token).is_ok()
     }
 
-    /// Ends the calls of a revoked token.
-    pub(crate) fn token_revoked(&self) {
+    /// Ends the calls of a token that was revoked, or of what is not trusted any more.
+    pub(crate) fn change(&self) {
         self.changed.send_modify(|changed| *changed += 1);
     }
 
@@ -287,11 +292,22 @@ impl Door {
     /// none of them waits for another.
     pub(crate) async fn follow(self: Arc<Self>) {
         let certificates = async {
-            if let Some(tls) = self.tls.clone() {
-                tls.follow().await;
+            let Some(tls) = &self.tls else { return };
+            loop {
+                tls.replaced().await;
+                self.change();
+                self.note("replace certificates", "those in --tls-dir".to_string()).await;
             }
         };
-        tokio::join!(certificates, self.follow_keys(), self.follow_files());
+        let roles = async {
+            let Some(policy) = &self.policy else { return };
+            loop {
+                policy.replaced().await;
+                self.change();
+                self.note_roles("replace roles").await;
+            }
+        };
+        tokio::join!(certificates, roles, self.follow_keys());
     }
 
     #[cfg(not(feature = "oidc"))]
@@ -314,52 +330,16 @@ impl Door {
         }
     }
 
-    async fn follow_files(&self) {
-        let mut replaced = self.tls.as_ref().map(|tls| tls.replaced());
-        let mut is_reported = false;
-        loop {
-            tokio::time::sleep(POLL_EVERY).await;
-            if replaced.as_mut().is_some_and(|replaced| {
-                let has_changed = replaced.has_changed().unwrap_or(false);
-                replaced.mark_unchanged();
-                has_changed
-            }) {
-                self.changed.send_modify(|changed| *changed += 1);
-                self.note("replace certificates", "those in --tls-dir".to_string()).await;
-            }
-            let Some(file) = self.file.clone() else { continue };
-            match tokio::task::spawn_blocking(move || Policy::read(&file)).await {
-                Ok(Ok(policy)) => {
-                    is_reported = false;
-                    self.replace(policy).await;
-                }
-                Ok(Err(error)) if !std::mem::replace(&mut is_reported, true) => {
-                    tracing::error!("the roles stay those from before: {error}");
-                }
-                _ => {}
-            }
-        }
-    }
-
-    async fn replace(&self, policy: Policy) {
-        if policy == *self.policy() {
-            return;
-        }
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
-        self.changed.send_modify(|changed| *changed += 1);
-        self.note_roles("replace roles").await;
-    }
-
     /// Writes the hash of the present file of roles into the audit. The entry at the start shows
     /// changes made while no coordinator ran.
     pub(crate) async fn note_roles(&self, action: &'static str) {
-        let Some(file) = &self.file else { return };
-        let subject = format!("{}, blake3 {}", file.display(), self.policy().hash);
+        let Some(policy) = &self.policy else { return };
+        let subject = format!("{}, blake3 {}", policy.path().display(), policy.hash());
         self.note(action, subject).await;
     }
 
     async fn note(&self, action: &'static str, subject: String) {
-        if let Err(error) = self.audit.write(Entry::own(clock::now(), action, subject)).await {
+        if let Err(error) = self.audit_own(action, subject).await {
             tracing::error!("{error}");
         }
     }

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use memtape_core::access::{Grant, NODE, Role, Rule, Rules, Scope};
+use memtape_tls::folder::Contents;
 use serde::Deserialize;
 
 /// Largest file.
@@ -38,8 +39,6 @@ pub(crate) struct Policy {
     pub(crate) is_audit_required: bool,
     /// Provider whose tokens name users, beside the coordinator's own tokens.
     pub(crate) provider: Option<Provider>,
-    /// BLAKE3 hash of the text, in hexadecimal digits, for the audit.
-    pub(crate) hash: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,12 +115,11 @@ impl Provider {
     }
 }
 
-impl Policy {
-    /// Reads the file. Blocks.
-    ///
-    /// # Errors
-    /// It cannot be read, other users can write it, or it says something that is not known.
-    pub(crate) fn read(path: &Path) -> Result<Self, FileError> {
+impl Contents for Policy {
+    const WHAT: &'static str = "roles";
+    type Error = FileError;
+
+    fn read(path: &Path) -> Result<(blake3::Hash, Self), FileError> {
         let unread = |error| FileError::Unread(path.to_path_buf(), error);
         let file = std::fs::File::open(path).map_err(unread)?;
         if file.metadata().map_err(unread)?.permissions().mode() & WRITTEN_BY_OTHERS != 0 {
@@ -135,10 +133,12 @@ impl Policy {
             Err(error) if error.as_bytes().len() > FILE_BYTES_MAX => Err(TOO_LARGE.to_string()),
             Err(_) => Err("it is no UTF-8".to_string()),
         };
-        text.and_then(|text| Self::parse(&text))
+        text.and_then(|text| Ok((blake3::hash(text.as_bytes()), Self::parse(&text)?)))
             .map_err(|why| FileError::Wrong { path: path.to_path_buf(), why })
     }
+}
 
+impl Policy {
     /// Parses the text of a file of roles.
     ///
     /// # Errors
@@ -159,7 +159,6 @@ impl Policy {
             rules: Some(Rules { rules: rules?, denied: file.deny }),
             is_audit_required: file.audit == Audit::Required,
             provider: file.oidc,
-            hash: blake3::hash(text.as_bytes()).to_hex().to_string(),
         })
     }
 }

@@ -4,22 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use memtape_tls::certificate::named;
+use memtape_tls::certificate::{Named, named};
 use rustls::pki_types::CertificateDer;
 
 /// The other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    proven: OnceLock<Proven>,
-}
-
-/// Identity that a certificate proved.
-#[derive(Debug)]
-struct Proven {
-    names: Vec<String>,
-    chain: Vec<CertificateDer<'static>>,
-    ends_unix: Duration,
+    /// What its certificate proved, and the certificate with its intermediates.
+    proven: OnceLock<(Named, Vec<CertificateDer<'static>>)>,
 }
 
 impl Peer {
@@ -31,24 +24,23 @@ impl Peer {
     /// Notes that the peer has shown this certificate with its intermediates, and holds its key.
     pub(crate) fn prove(&self, chain: Vec<CertificateDer<'static>>) {
         let Some(named) = chain.first().map(named) else { return };
-        let ends_unix = Duration::from_secs(u64::try_from(named.ends_unix_seconds).unwrap_or(0));
         // A handshake ends once.
-        let _ = self.proven.set(Proven { names: named.names, chain, ends_unix });
+        let _ = self.proven.set((named, chain));
     }
 
     /// The names in its certificate; empty without one.
     pub(crate) fn names(&self) -> &[String] {
-        self.proven.get().map_or(&[], |proven| &proven.names)
+        self.proven.get().map_or(&[], |(named, _)| &named.names)
     }
 
     /// Certificate of the peer and its intermediates; empty without one.
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
-        self.proven.get().map_or(&[], |proven| &proven.chain)
+        self.proven.get().map_or(&[], |(_, chain)| chain)
     }
 
     /// The end of its certificate's time, since the Unix epoch.
     pub(crate) fn ends_unix(&self) -> Option<Duration> {
-        self.proven.get().map(|proven| proven.ends_unix)
+        self.proven.get().map(|(named, _)| named.ends_unix)
     }
 
     /// Network of the peer: its IPv4 address, or the first 64 bits of its IPv6 address.

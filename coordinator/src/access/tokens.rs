@@ -45,16 +45,6 @@ pub(crate) struct Tokens {
     all: Arc<Mutex<BTreeMap<String, TokenRecord>>>,
 }
 
-/// Settings of a new token.
-#[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) name: String,
-    pub(crate) grant: Grant,
-    pub(crate) created_by: String,
-    pub(crate) now_ns: i64,
-    pub(crate) expires_wall_ns: i64,
-}
-
 impl Tokens {
     /// Takes up the tokens of an earlier process.
     pub(crate) fn new(store: Store, records: Vec<TokenRecord>) -> Self {
@@ -80,58 +70,38 @@ impl Tokens {
         })
     }
 
-    /// Makes a token; the token itself, which is kept nowhere, and its record.
-    pub(crate) async fn create(&self, wanted: Wanted) -> Result<(String, TokenRecord), TokenError> {
+    /// Makes a token of this name, grant and time; the token itself, which is kept nowhere, and its
+    /// record.
+    pub(crate) async fn create(
+        &self,
+        wanted: TokenRecord,
+    ) -> Result<(String, TokenRecord), TokenError> {
         let mut random = [0; ID_BYTES + SECRET_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| TokenError::NoRandom)?;
         let (id, secret) = random.split_at(ID_BYTES);
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let token = format!("{PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(secret));
-        let record = TokenRecord {
-            id: id.clone(),
-            name: wanted.name,
-            role: wanted.grant.role,
-            scope: wanted.grant.scope,
-            hash: blake3::hash(token.as_bytes()).to_hex().to_string(),
-            created_by: wanted.created_by,
-            created_wall_ns: wanted.now_ns,
-            expires_wall_ns: wanted.expires_wall_ns,
-            revoked_wall_ns: None,
-        };
+        let hash = blake3::hash(token.as_bytes()).to_hex().to_string();
+        let record = TokenRecord { id: id.clone(), hash, ..wanted };
         let mut changes = Changes::of(&record);
         let written = {
             let mut all = self.all();
             if all.len() >= TOKENS_MAX {
-                let is_over = |known: &&TokenRecord| !is_valid(known, wanted.now_ns);
+                let is_over = |known: &&TokenRecord| !is_valid(known, record.created_wall_ns);
                 let over = all.values().find(is_over).cloned().ok_or(TokenError::TooMany)?;
                 changes.delete(&over);
                 all.remove(&over.id);
             }
-            // Its place is taken before it is written: others may come meanwhile.
-            all.insert(id, TokenRecord { hash: String::new(), ..record.clone() });
-            self.write(changes)
+            // Its place is taken before it is written: others may come meanwhile. Nobody has the
+            // token before.
+            all.insert(id.clone(), record);
+            let (this, id) = (self.clone(), id.clone());
+            self.write(changes, move || drop(this.all().remove(&id)))
         };
-        let this = self.clone();
-        let storing = tokio::spawn(async move { this.settle(written.await, record) });
-        let record = storing.await.map_err(|error| TokenError::Store(error.to_string()))??;
-        Ok((token, record))
-    }
-
-    /// Settles a new token: a stored one is valid from now on, one that could not be stored is
-    /// removed. A token that was revoked meanwhile stays revoked.
-    fn settle(
-        &self,
-        written: Result<(), TokenError>,
-        record: TokenRecord,
-    ) -> Result<TokenRecord, TokenError> {
-        let mut all = self.all();
-        if let Err(error) = written {
-            all.remove(&record.id);
-            return Err(error);
-        }
-        let known = all.get_mut(&record.id).ok_or(TokenError::Unknown(record.id))?;
-        known.hash = record.hash;
-        Ok(known.clone())
+        written.await?;
+        // It may have been revoked meanwhile.
+        let record = self.all().get(&id).cloned();
+        Ok((token, record.ok_or(TokenError::Unknown(id))?))
     }
 
     /// Revokes a token. It is refused from now on, even if the revocation cannot be stored.
@@ -141,7 +111,7 @@ impl Tokens {
             let known = all.get_mut(id).ok_or_else(|| TokenError::Unknown(id.to_string()))?;
             known.revoked_wall_ns.get_or_insert(now_ns);
             let record = known.clone();
-            let written = self.write(Changes::of(&record));
+            let written = self.write(Changes::of(&record), || ());
             (record, written)
         };
         written.await?;
@@ -149,10 +119,21 @@ impl Tokens {
     }
 
     /// Hands changes over before it returns: called while all tokens are held, so that changes are
-    /// stored in their order.
-    fn write(&self, changes: Changes) -> impl Future<Output = Result<(), TokenError>> + use<> {
+    /// stored in their order. `failed` is called where they cannot be stored, also where the
+    /// requester has disconnected.
+    fn write<F: FnOnce() + Send + 'static>(
+        &self,
+        changes: Changes,
+        failed: F,
+    ) -> impl Future<Output = Result<(), TokenError>> + use<F> {
         let (reply, written) = oneshot::channel();
-        self.store.try_write(changes, Box::new(move |result| drop(reply.send(result))));
+        let done = move |result: memtape_store::Result<()>| {
+            if result.is_err() {
+                failed();
+            }
+            drop(reply.send(result));
+        };
+        self.store.try_write(changes, Box::new(done));
         async move {
             let stopping = |_| TokenError::Store("it is stopping".to_string());
             written.await.map_err(stopping)?.map_err(|error| TokenError::Store(error.to_string()))
@@ -175,20 +156,14 @@ mod tests {
     use std::pin::pin;
     use std::task::Poll;
 
-    use memtape_core::access::{Role, Scope};
     use tokio::task::yield_now;
 
     use super::*;
     use memtape_simulated_disk::SimulatedDisk;
 
-    fn wanted() -> Wanted {
-        Wanted {
-            name: "grafana".to_string(),
-            grant: Grant { role: Role::Viewer, scope: Scope::default() },
-            created_by: "admin".to_string(),
-            now_ns: 1,
-            expires_wall_ns: 100,
-        }
+    fn wanted() -> TokenRecord {
+        let (name, expires_wall_ns) = ("grafana".to_string(), 100);
+        TokenRecord { name, created_wall_ns: 1, expires_wall_ns, ..TokenRecord::default() }
     }
 
     fn tokens(disk: &SimulatedDisk) -> Tokens {
@@ -239,15 +214,17 @@ mod tests {
             let mut creating = pin!(tokens.create(wanted()));
             poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
         }
-        assert_eq!(tokens.list()[0].hash, "");
-        let stored = async {
-            while tokens.list()[0].hash.is_empty() {
-                yield_now().await;
-            }
-        };
-        with_turns(&tokens, stored).await;
-        // Where it cannot be stored it goes.
+        while tokens.store.turn() {}
+        assert_eq!(tokens.list().len(), 1);
+        // Where it cannot be stored it goes, whoever waits for it.
         disk.fail_writes(1 << 20);
+        {
+            let mut creating = pin!(tokens.create(wanted()));
+            poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
+        }
+        assert_eq!(tokens.list().len(), 2);
+        while tokens.store.turn() {}
+        assert_eq!(tokens.list().len(), 1);
         let failed = with_turns(&tokens, tokens.create(wanted())).await;
         assert!(matches!(failed, Err(TokenError::Store(_))), "{failed:?}");
         assert_eq!(tokens.list().len(), 1);

@@ -17,7 +17,7 @@ async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
     let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
     let begin = Instant::now();
-    assert_eq!(connection.overdue(TIMES).await, Overdue::Idle);
+    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
     assert_eq!(begin.elapsed(), TIMES.idle);
 
     let call = connection.begin();
@@ -25,7 +25,7 @@ async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
     let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
     assert!(is_overdue.await.is_err(), "a call is in progress");
     drop(call);
-    assert_eq!(connection.overdue(TIMES).await, Overdue::Idle);
+    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
 }
 
 #[tokio::test(start_paused = true)]
@@ -36,7 +36,7 @@ async fn the_longest_idle_connection_is_closed_first() {
     busy.admit();
     let given_up = || all.give_up_one().map(|it| it.peer().address.port());
     assert_eq!(given_up(), Some(2));
-    assert_eq!(connections[1].overdue(TIMES).await, Overdue::GivenUp);
+    assert_eq!(connections[1].overdue(TIMES).await, Loss::ConnectionGivenUp);
     drop(busy);
     assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
 }
@@ -113,10 +113,10 @@ async fn unfinished_calls_of_one_network_close_no_connection_of_another() {
     let given_up = flood.iter().filter(|it| is_given_up(it)).count();
     assert!((88..=92).contains(&given_up), "{given_up}");
     assert!(!honest.iter().any(is_given_up));
-    assert!(lock(&all.waiting).unknown_calls() <= UNKNOWN_CALLS_MAX);
+    assert!(lock(&all.waiting).unknown_calls <= UNKNOWN_CALLS_MAX);
     // Calls that begin or end on one that was given up change nothing.
     let closing = flood.iter().find(|it| is_given_up(it)).unwrap();
-    let count = || lock(&all.waiting).unknown_calls();
+    let count = || lock(&all.waiting).unknown_calls;
     let before = count();
     calls.push(closing.begin());
     calls.retain(|call| !Arc::ptr_eq(call.connection(), closing));
@@ -197,7 +197,7 @@ async fn an_answer_that_is_not_read_is_overdue_and_a_silent_one_is_not() {
     let connection = all.open(peer(1, 1));
     let answer = connection.begin().answer(Response::new(Body::from("unread")));
     let begin = Instant::now();
-    assert_eq!(connection.overdue(TIMES).await, Overdue::Stalled);
+    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
     assert_eq!(begin.elapsed(), TIMES.stalled);
     drop(answer);
     // The stream of an agent, which may be silent for as long as it likes.
@@ -214,7 +214,7 @@ async fn an_answer_that_is_not_read_is_overdue_and_a_silent_one_is_not() {
     assert!(is_overdue.await.is_err(), "an agent's stream may be silent");
     send.send(Ok("unread")).await.unwrap();
     let begin = Instant::now();
-    assert_eq!(connection.overdue(TIMES).await, Overdue::Stalled);
+    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
     assert!(begin.elapsed() >= TIMES.stalled);
     assert!(std::future::poll_fn(&mut poll).await, "what it had");
     assert!(!std::future::poll_fn(&mut poll).await, "nothing more");

@@ -8,13 +8,13 @@ use axum::Extension;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use memtape_core::access::{Caller, Grant, Role, Scope};
+use memtape_core::access::{Caller, Role, Scope};
 use memtape_core::limits::{ROWS_LISTED_MAX, TOKEN_DAYS_MAX};
 use memtape_proto::api::{
     Audit, AuditQuery, CreatedToken, SignIn, Token, TokenRequest, Tokens, WhoAmI,
 };
 
-use crate::access::tokens::{TokenError, Wanted, is_valid};
+use crate::access::tokens::{TokenError, is_valid};
 use crate::access::{Refused, latest_ns};
 use crate::connections::Call;
 use crate::http::asking::{Asking, cookie, cookie_name, refuse};
@@ -131,12 +131,14 @@ async fn create(asking: Asking, Sent(body): Sent) -> Result<Accepted<CreatedToke
     asking.audit("create token", format!("{name}, {}", role.as_str())).await?;
     let now_ns = latest_ns();
     let days = i64::try_from(wish.days).unwrap_or(1);
-    let made = asking.api.door.tokens.create(Wanted {
+    let made = asking.api.door.tokens.create(TokenRecord {
         name: name.to_string(),
-        grant: Grant { role, scope },
+        role,
+        scope,
         created_by: asking.caller.name.clone(),
-        now_ns,
+        created_wall_ns: now_ns,
         expires_wall_ns: now_ns.saturating_add(DAY_NS.saturating_mul(days)),
+        ..TokenRecord::default()
     });
     let (secret, record) = made.await.map_err(|why| problem(&why))?;
     Ok(Accepted(CreatedToken { id: record.id, token: secret }))
@@ -157,7 +159,7 @@ async fn revoke(
     // takes rights away.
     let revoking = tokio::spawn(async move {
         let revoked = door.tokens.revoke(&id, now_ns).await;
-        door.token_revoked();
+        door.change();
         if !matches!(revoked, Err(TokenError::Unknown(_)))
             && let Err(why) = door.audit.write(entry).await
         {

@@ -11,12 +11,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use memtape_core::access::Caller;
 
-use crate::access::audit::{Entry, NotWritten};
+use crate::access::audit::{self, NotWritten};
 use crate::access::{Peer, Refused};
 use crate::connections::Call;
 use crate::http::request::{Api, Problem};
 use crate::http::sending::{self, Size};
 use crate::http::site::RequestNumber;
+use crate::quota::CallerQuota;
 use crate::quota::unsent::Unsent;
 use crate::state::counters::Loss;
 use crate::state::view::View;
@@ -25,7 +26,7 @@ use crate::work::blocking::{self, Client, for_client};
 use crate::work::decoding::NotRead;
 use crate::work::parts;
 use memtape_disk::clock;
-use memtape_store::records::Cause;
+use memtape_store::records::{AuditRecord, Cause};
 
 /// The cookie in which a page that was signed in has its token. With TLS its name lets browsers
 /// take it from this very host alone, and only by TLS.
@@ -41,6 +42,7 @@ pub(crate) struct Asking {
     pub(crate) api: Api,
     pub(crate) caller: Arc<Caller>,
     call: Arc<Call>,
+    quota: Arc<CallerQuota>,
     unsent: Arc<Unsent>,
     /// The request asks for an answer, and does nothing else.
     is_read: bool,
@@ -72,7 +74,7 @@ impl Asking {
         if self.is_read {
             sending::reserve(&self.api, &self.unsent, Size::Value).await?;
         }
-        let _alone = self.api.quotas.begin_question(&self.bucket()).await;
+        let _alone = self.quota.begin_question().await;
         self.api.ask(question).await
     }
 
@@ -93,7 +95,7 @@ impl Asking {
         &self,
         work: impl FnOnce(&Client) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let thread = self.api.quotas.begin_work(&self.bucket()).await;
+        let thread = self.api.quotas.begin_work(&self.quota).await;
         let thread = thread.ok_or_else(Problem::stopping)?;
         let permits = (thread, self.call.clone(), self.unsent.clone());
         for_client(permits, work).await.map_err(Problem::broken)
@@ -107,7 +109,7 @@ impl Asking {
         &self,
         hash: blake3::Hash,
     ) -> Result<Result<parts::Parts, NotRead>, Problem> {
-        let own = self.api.quotas.begin_pickle(&self.bucket()).await;
+        let own = self.quota.begin_pickle().await;
         let own = own.ok_or_else(Problem::stopping)?;
         let permits = (own, self.call.clone(), self.unsent.clone());
         Ok(self.api.pickling.pickle(permits, hash).await)
@@ -170,30 +172,15 @@ impl Asking {
         action: &'static str,
         subject: String,
     ) -> Result<(), Problem> {
-        let (now_ns, audit) = (clock::now().mono_ns, &self.api.door.audit);
-        let entry = Entry { cause: Cause::Read, ..self.entry(action, subject) };
-        if audit.has_read(now_ns, &entry) {
-            return Ok(());
-        }
-        self.audited(audit.write_read(now_ns, entry).await)
+        let entry = AuditRecord { cause: Cause::Read, ..self.entry(action, subject) };
+        self.audited(self.api.door.audit.write_read(clock::now().mono_ns, entry).await)
     }
 
     /// An entry of the audit about an action of the caller.
-    pub(crate) fn entry(&self, action: &'static str, subject: String) -> Entry {
-        Entry {
-            who: self.caller.name.clone(),
-            from: Some(self.call.connection().peer().address),
-            request: self.request,
-            action,
-            subject,
-            wall_ns: clock::now().wall_ns,
-            cause: Cause::User,
-        }
-    }
-
-    /// Name of the caller's quota.
-    fn bucket(&self) -> String {
-        self.api.door.bucket(self.call.connection().peer(), Some(&self.caller))
+    pub(crate) fn entry(&self, action: &'static str, subject: String) -> AuditRecord {
+        let (who, from) = (self.caller.name.clone(), self.call.connection().peer().address);
+        let own = audit::entry(clock::now(), None, action, subject);
+        AuditRecord { who, from: from.to_string(), request: self.request, ..own }
     }
 
     fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
@@ -220,17 +207,17 @@ impl FromRequestParts<Api> for Asking {
             _ => refused(why, None),
         });
         let caller = Arc::new(caller?);
-        let bucket = api.door.bucket(peer, Some(&caller));
-        let permit = api.quotas.begin_request(&bucket);
+        let quota = api.quotas.caller(&api.door.bucket(peer, Some(&caller)));
+        let permit = quota.begin_request();
         let why = Refused::TooMany(Duration::from_secs(1));
         let too_many = || refused(why, Some(&caller.name));
         call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
         call.admit_while(Box::new(move |peer| door.still_knows(peer, token.as_deref())));
         let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
-        unsent.belongs_to(bucket);
+        unsent.belongs_to(quota.clone());
         let (api, is_read) = (api.clone(), parts.method.is_safe());
-        Ok(Self { api, caller, call, unsent, is_read, request })
+        Ok(Self { api, caller, call, quota, unsent, is_read, request })
     }
 }
 

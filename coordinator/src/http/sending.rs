@@ -58,7 +58,7 @@ pub(crate) async fn reserve(api: &Api, unsent: &Unsent, size: Size) -> Result<()
         Size::Made(bytes) => bytes,
     };
     let is_large = matches!(size, Size::Large(_));
-    let reserving = api.quotas.reserve_answer(&caller, bytes, is_large, unsent.take());
+    let reserving = api.quotas.reserve_answer(caller, bytes, is_large, unsent.take());
     let reserved = timeout(ANSWER_WAIT_MAX, reserving).await;
     let late = || refused(api, &Refused::TooMany(ANSWER_WAIT_MAX));
     unsent.keep(reserved.map_err(|_| late())?.ok_or_else(Problem::stopping)?);

@@ -7,16 +7,14 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
 use hyper::body::Incoming;
-use hyper::service::Service;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -27,15 +25,16 @@ use memtape_core::limits::{
     CONNECTIONS_MAX, UNREAD_UPLOAD_BYTES_MAX,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::access::{Door, Peer, latest_ns};
-use crate::connections::{Connection, Connections, Overdue, Times};
+use crate::connections::{Connection, Connections, Times};
 use crate::state::counters::{Counters, Loss};
 
 /// Open files that are no connections: the store, and snapshots on their way to the disk.
@@ -169,22 +168,17 @@ pub(crate) async fn serve(
         };
         let Some((stream, peer, place)) = accepted else { continue };
         let connection = all.open(Peer::new(peer));
-        let serving = Serving {
-            builder: builder.clone(),
-            router: router.clone(),
-            connection: connection.clone(),
-            watcher: graceful.watcher(),
-        };
+        let (builder, router, watcher) = (builder.clone(), router.clone(), graceful.watcher());
         let (counters, door) = (counters.clone(), door.clone());
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
             let why = tokio::select! {
-                () = serving.serve(stream, door.as_deref()) => None,
+                () = answer(stream, builder, router, watcher, &connection, door.as_deref()) => None,
                 why = connection.overdue(bounds.times) => Some(why),
-                () = distrusted(door.as_deref(), &connection) => Some(Overdue::Distrusted),
+                () = distrusted(door.as_deref(), &connection) => Some(Loss::ConnectionDistrusted),
             };
             if let Some(why) = why {
-                counters.lose(loss(why), 1);
+                counters.lose(why, 1);
                 tracing::debug!(%peer, ?why, "a connection is closed");
             }
             drop(place);
@@ -217,56 +211,55 @@ fn ask_for_files() -> usize {
     connections
 }
 
-/// Counter of a closed connection, by the reason.
-fn loss(why: Overdue) -> Loss {
-    match why {
-        Overdue::GivenUp => Loss::ConnectionGivenUp,
-        Overdue::Idle | Overdue::Stalled => Loss::ConnectionOverdue,
-        Overdue::Distrusted => Loss::ConnectionDistrusted,
-    }
-}
-
-/// State for serving one connection.
-struct Serving {
+/// Serves a connection until the client or the coordinator ends it.
+async fn answer(
+    stream: TcpStream,
     builder: Builder<TokioExecutor>,
     router: Router,
-    connection: Arc<Connection>,
     watcher: Watcher,
+    connection: &Arc<Connection>,
+    door: Option<&Door>,
+) {
+    let Some(stream) = secure(stream, connection, door).await else { return };
+    let connection = connection.clone();
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let call = connection.begin();
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(call.clone());
+        let answering = TowerToHyperService::new(router.clone()).call(request);
+        async move { Ok::<_, Infallible>(call.answer(answering.await?)) }
+    });
+    let served = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    if let Err(error) = watcher.watch(served).await {
+        tracing::debug!("a connection broke: {error}");
+    }
 }
 
-impl Serving {
-    /// Serves until the client or the coordinator ends it.
-    async fn serve(self, stream: TcpStream, door: Option<&Door>) {
-        let Some(tls) = door.and_then(Door::tls) else { return self.answer(stream).await };
-        let handshake = TlsAcceptor::from(tls.config())
-            .accept_with(stream, |tls| tls.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX)));
-        match timeout(HANDSHAKE_TIMEOUT, handshake).await {
-            Ok(Ok(stream)) => {
-                let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-                let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
-                self.connection.peer().prove(chain.collect());
-                // What it was trusted by may have been replaced since the handshake began.
-                if door.is_some_and(|door| door.still_admits(self.connection.peer(), &[])) {
-                    self.connection.proven();
-                    self.answer(stream).await;
-                }
-            }
-            Ok(Err(error)) => {
-                let peer = self.connection.peer().address;
-                tracing::debug!(%peer, "a handshake of TLS failed: {error}");
-            }
-            // Its client says nothing.
-            Err(_) => {}
-        }
-    }
-
-    async fn answer(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let service = Counted { router: self.router, connection: self.connection };
-        let served = self.builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        if let Err(error) = self.watcher.watch(served).await {
-            tracing::debug!("a connection broke: {error}");
-        }
-    }
+/// Does the handshake where the door has TLS; none where it fails, or the client is not admitted.
+async fn secure(
+    stream: TcpStream,
+    connection: &Arc<Connection>,
+    door: Option<&Door>,
+) -> Option<Either<TcpStream, TlsStream<TcpStream>>> {
+    let Some((door, tls)) = door.and_then(|door| Some((door, door.tls()?))) else {
+        return Some(Either::Left(stream));
+    };
+    let handshake = TlsAcceptor::from(tls.config())
+        .accept_with(stream, |tls| tls.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX)));
+    // Not in time, where its client says nothing.
+    let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.ok()?;
+    let peer = connection.peer().address;
+    let failed = |error: &_| tracing::debug!(%peer, "a handshake of TLS failed: {error}");
+    let stream = stream.inspect_err(failed).ok()?;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
+    connection.peer().prove(chain.collect());
+    // What it was trusted by may have been replaced since the handshake began.
+    let is_admitted = door.still_admits(connection.peer(), &[]);
+    is_admitted.then(|| {
+        connection.proven();
+        Either::Right(stream)
+    })
 }
 
 /// Returns when the credentials shown at a connection's beginning are no longer valid.
@@ -274,22 +267,11 @@ async fn distrusted(door: Option<&Door>, connection: &Connection) {
     let Some(door) = door else { return std::future::pending().await };
     let mut changes = door.changes();
     loop {
-        tokio::select! {
-            changed = changes.changed() => {
-                if changed.is_err() {
-                    return std::future::pending().await;
-                }
-            }
-            () = sleep(TRUST_EVERY) => {
-                let ends_unix = connection.peer().ends_unix();
-                let is_valid = ends_unix.is_none_or(|ends_unix| !has_passed(ends_unix));
-                if is_valid && connection.is_trusted() {
-                    continue;
-                }
-            }
-        }
-        let is_admitted = door.still_admits(connection.peer(), &connection.nodes());
-        if !is_admitted || !connection.is_trusted() {
+        let has_changed = timeout(TRUST_EVERY, changes.changed()).await.is_ok();
+        let has_ended = connection.peer().ends_unix().is_some_and(has_passed);
+        // Chains are verified again only where something has changed.
+        let is_admitted = || door.still_admits(connection.peer(), &connection.nodes());
+        if has_ended || (has_changed && !is_admitted()) || !connection.is_trusted() {
             return;
         }
     }
@@ -298,26 +280,6 @@ async fn distrusted(door: Option<&Door>, connection: &Connection) {
 fn has_passed(moment_unix: Duration) -> bool {
     let latest_ns = u64::try_from(latest_ns()).unwrap_or(0);
     Duration::from_nanos(latest_ns) >= moment_unix
-}
-
-/// The router, with each call counted for its connection.
-struct Counted {
-    router: Router,
-    connection: Arc<Connection>,
-}
-
-impl Service<hyper::Request<Incoming>> for Counted {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
-
-    fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
-        let call = self.connection.begin();
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(call.clone());
-        let answering = TowerToHyperService::new(self.router.clone()).call(request);
-        Box::pin(async move { Ok(call.answer(answering.await?)) })
-    }
 }
 
 /// The next connection and its place. Where all places are taken another connection gives way.

@@ -8,7 +8,6 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -38,15 +37,12 @@ const NUMBER_BITS: u32 = 53;
 pub(crate) struct Site {
     names: Arc<[String]>,
     door: Option<Arc<Door>>,
-    requests: Arc<AtomicU64>,
-    /// Makes numbers of requests of their count.
-    key: RandomState,
 }
 
 impl Site {
     /// The site of these names, without ports, and of the names in the door's certificate.
     pub(crate) fn new(names: &[String], door: Option<Arc<Door>>) -> Self {
-        Self { names: names.into(), door, requests: Arc::default(), key: RandomState::new() }
+        Self { names: names.into(), door }
     }
 
     /// Answers what may be answered, and gives each answer an id.
@@ -55,8 +51,8 @@ impl Site {
         mut request: Request,
         next: Next,
     ) -> Response {
-        let count = site.requests.fetch_add(1, Relaxed);
-        let number = site.key.hash_one(count) >> (u64::BITS - NUMBER_BITS);
+        // The keys of each `RandomState` are others.
+        let number = RandomState::new().hash_one(()) >> (u64::BITS - NUMBER_BITS);
         request.extensions_mut().insert(RequestNumber(number));
         let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
         let refused = site.refuse(request.method(), request.uri(), request.headers());

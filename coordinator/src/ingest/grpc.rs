@@ -36,9 +36,7 @@ use crate::coordinator::Shared;
 use crate::ingest::event::Event;
 use crate::ingest::frames::Frames;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
-use crate::quota::{
-    MESSAGE_BYTES_MAX, NodeQuota, QueuedUpload, Quotas, REPORTS_PER_STREAM_MAX, UploadPermit,
-};
+use crate::quota::{MESSAGE_BYTES_MAX, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX, UploadPermit};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
 use crate::state::messages::{Hello, Incoming};
@@ -135,8 +133,7 @@ impl Service {
         if !self.door.is_agent(connection.peer(), &node) {
             return Err(self.no_agent(&connection, Some(&node)));
         }
-        call.admit();
-        let open = connection.begin_stream(&node);
+        call.admit_agent(&node);
         // The roles may have been replaced before the stream was there to be closed.
         if !self.door.is_agent(connection.peer(), &node) {
             return Err(self.no_agent(&connection, Some(&node)));
@@ -150,7 +147,6 @@ impl Service {
         let reports = Arc::new(Semaphore::new(REPORTS_PER_STREAM_MAX));
         let (service, unanswered, ended) = (self.clone(), reports.clone(), end.clone());
         tokio::spawn(async move {
-            let _open = open;
             let listening = service.listen(stream, &node, incoming, unanswered);
             match ended.run_until_cancelled_owned(listening).await {
                 // The agent will be back.
@@ -299,7 +295,7 @@ impl Service {
         capture: &str,
         tape_id: &str,
         nodes: &[String],
-        (queued, first, chunks): (QueuedUpload, v1::UploadChunk, Frames),
+        (queued, first, chunks): (UploadPermit, v1::UploadChunk, Frames),
     ) -> Result<blake3::Hash, Status> {
         let verdict = self.ask_patiently(capture, tape_id, nodes).await?;
         let promised = match verdict {

@@ -2,6 +2,7 @@
 
 use std::task::Poll;
 
+use memtape_core::identity::owner::Owner;
 use memtape_core::limits::{
     ANSWERS_BYTES_MAX, ANSWERS_BYTES_PER_CALLER_MAX, MESSAGE_MIB_SECONDS_MAX, SNAPSHOT_BYTES_MAX,
     UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_WAITING_MAX,
@@ -140,13 +141,14 @@ fn an_unused_name_is_forgotten() {
     let permit = node.uploads.clone().try_acquire_owned();
     assert!(permit.is_ok() && quotas.node("node-a").uploads.available_permits() == 1);
     (0..300).for_each(|number| drop(quotas.node(&format!("node-{number}"))));
-    assert!(quotas.nodes.0.lock().unwrap().len() <= 2);
+    assert!(quotas.nodes.lock().unwrap().len() <= 2);
     assert!(Arc::ptr_eq(&node, &quotas.node("node-a")));
 }
 
 /// Reserves an answer, if that is possible at once.
 async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<Reservation> {
-    let mut reserving = std::pin::pin!(quotas.reserve_answer(caller, bytes, true, None));
+    let mut reserving =
+        std::pin::pin!(quotas.reserve_answer(quotas.caller(caller), bytes, true, None));
     std::future::poll_fn(|context| match reserving.as_mut().poll(context) {
         Poll::Ready(permit) => Poll::Ready(permit),
         Poll::Pending => Poll::Ready(None),
@@ -157,11 +159,12 @@ async fn reserve(quotas: &Quotas, caller: &str, bytes: u64) -> Option<Reservatio
 #[test]
 fn a_caller_has_a_number_of_requests_at_once() {
     let quotas = quotas();
-    let begin = |caller: &str| quotas.begin_request(caller);
-    let mut of_a: Vec<_> = (0..REQUESTS_IN_PROGRESS_MAX).map(|_| begin("a")).collect();
-    assert!(of_a.iter().all(Option::is_some) && begin("a").is_none() && begin("b").is_some());
+    let (a, b) = (quotas.caller("a"), quotas.caller("b"));
+    let mut of_a: Vec<_> = (0..REQUESTS_IN_PROGRESS_MAX).map(|_| a.begin_request()).collect();
+    assert!(of_a.iter().all(Option::is_some));
+    assert!(quotas.caller("a").begin_request().is_none() && b.begin_request().is_some());
     of_a.pop();
-    assert!(begin("a").is_some());
+    assert!(a.begin_request().is_some());
 }
 
 #[tokio::test]
@@ -198,39 +201,36 @@ async fn each_caller_has_a_share_of_the_quota_of_all() {
     drop(of_a);
     assert_eq!(quotas.answers.bytes(), 0);
     assert!(reserve(&quotas, "d", 1).await.is_some());
-    assert_eq!(quotas.callers.0.lock().unwrap().len(), 1, "callers are forgotten");
+    assert_eq!(quotas.callers.lock().unwrap().len(), 1, "callers are forgotten");
 }
 
 /// A user changes ranks at full rate, by subordinate ids too: another user's changes pass.
 #[test]
 fn changes_of_one_user_use_up_none_of_another() {
-    let mut rates = ChangeRates::default();
-    let owner = |uid, account| Owner { uid, account, ..Owner::default() };
+    let mut rates = rank_changes();
+    let of = |node, uid, account| holder(node, Owner { uid, account, ..Owner::default() }.key());
     let mut taken = 0;
     for number in 0..2 * NODE_CHANGES_AT_ONCE_MAX as u32 {
-        let of = owner(100_000 + number % 9, Some(2001));
-        taken += u64::from(rates.take(7, "n", &of).is_ok());
+        taken += u64::from(rates.take(7, of("n", 100_000 + number % 9, Some(2001))).is_ok());
     }
     assert_eq!(taken, OWNER_CHANGES_AT_ONCE_MAX);
-    assert!(rates.check(7, "n", &owner(2001, None)).is_err());
-    let victim = owner(2002, Some(2002));
-    assert!(rates.take(7, "n", &victim).is_ok());
-    assert!(rates.take(7, "other", &owner(2001, None)).is_ok(), "another node's");
+    assert!(rates.check(7, of("n", 2001, None)).is_err());
+    assert!(rates.take(7, of("n", 2002, Some(2002))).is_ok());
+    assert!(rates.take(7, of("other", 2001, None)).is_ok(), "another node's");
 }
 
 #[test]
 fn a_flood_of_refusals_floods_no_log() {
-    let logged = CallerRates::of_logged();
-    let lines = (0..100_000).filter(|index| logged.take(index * 1_000_000, "a").is_ok());
+    let mut logged = logged_refusals();
+    let lines = (0..100_000).filter(|index| logged.take(index * 1_000_000, 1).is_ok());
     // 100 s of a refusal each millisecond.
-    assert!((10..=20).contains(&lines.count()));
-    assert!(logged.take(0, "b").is_ok());
+    assert!((10..=20).contains(&lines.count()) && logged.take(0, 2).is_ok());
 }
 
 /// A job has a death on every node after an outage.
 #[test]
 fn captures_of_a_job_on_every_node_are_taken() {
-    let mut rates = agent_captures_of_jobs();
-    let take = |node| rates.take(7, format!("node-{node} prod").as_str()).is_ok();
+    let mut rates = agent_captures();
+    let take = |node| rates.take(7, holder(&format!("node-{node}"), "prod")).is_ok();
     assert!((0..NODES_MAX).all(take));
 }

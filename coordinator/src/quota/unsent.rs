@@ -11,7 +11,7 @@ use bytes::Bytes;
 use memtape_core::limits::{ANSWER_MIB_SECONDS_MAX, ANSWER_STALLED_SECONDS_MAX};
 use tokio::time::Instant;
 
-use crate::quota::Reservation;
+use crate::quota::{CallerQuota, Reservation};
 
 /// Bytes of a piece of an answer; its memory is free when it is sent.
 const PIECE_BYTES: usize = 64 << 10;
@@ -25,8 +25,8 @@ pub(crate) struct Unsent(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Name of the caller's quota; none for what every client may read.
-    caller: Option<String>,
+    /// None for what every client may read.
+    caller: Option<Arc<CallerQuota>>,
     reservation: Option<Reservation>,
     pieces: VecDeque<Bytes>,
     /// When the first byte could be sent, and when the last one must be.
@@ -45,12 +45,12 @@ pub(crate) struct TooSlow;
 
 impl Unsent {
     /// The answer is one to this caller.
-    pub(crate) fn belongs_to(&self, caller: String) {
+    pub(crate) fn belongs_to(&self, caller: Arc<CallerQuota>) {
         self.lock().caller = Some(caller);
     }
 
-    /// Name of the caller's quota.
-    pub(crate) fn caller(&self) -> Option<String> {
+    /// The caller's quota.
+    pub(crate) fn caller(&self) -> Option<Arc<CallerQuota>> {
         self.lock().caller.clone()
     }
 
@@ -138,21 +138,21 @@ impl Answers {
     }
 
     /// Cuts an answer of the caller who has most, unless that is the caller who waits.
-    pub(super) fn give_way(&self, waiting: &str) {
+    pub(super) fn give_way(&self, waiting: &Arc<CallerQuota>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers: Vec<Arc<Unsent>> = all.iter().filter_map(Weak::upgrade).collect();
         drop(all);
-        let mut callers = BTreeMap::<String, (u64, Vec<_>)>::new();
+        let mut callers = BTreeMap::<*const CallerQuota, (u64, Vec<_>)>::new();
         for answer in &answers {
             let state = answer.lock();
             let Some(((begin, _), caller)) = state.times.zip(state.caller.clone()) else {
                 continue;
             };
-            let of_caller = callers.entry(caller).or_default();
+            let of_caller = callers.entry(Arc::as_ptr(&caller)).or_default();
             of_caller.0 += state.reservation.as_ref().map_or(0, Reservation::bytes);
             of_caller.1.push((begin, answer));
         }
-        let own = callers.get(waiting).map_or(0, |(bytes, _)| *bytes);
+        let own = callers.get(&Arc::as_ptr(waiting)).map_or(0, |(bytes, _)| *bytes);
         let most = callers.into_values().max_by_key(|(bytes, _)| *bytes);
         let Some((_, of_most)) = most.filter(|(bytes, _)| *bytes > own) else { return };
         let oldest = of_most.into_iter().filter(|(_, of)| of.is_reserved()).min_by_key(|of| of.0);

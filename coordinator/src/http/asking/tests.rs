@@ -71,9 +71,9 @@ fn asking(api: &Api, caller: u32) -> Asking {
     let peer = Peer::new(SocketAddr::from((caller.to_be_bytes(), 1)));
     let call = Arc::new(Connections::new(UNKNOWN_CALLS_MAX)).open(peer).begin();
     let (unsent, caller) = (Arc::<Unsent>::default(), Arc::new(Caller::anyone()));
-    let asking = Asking { api: api.clone(), caller, call, unsent, is_read: true, request: 1 };
-    asking.unsent.belongs_to(asking.bucket());
-    asking
+    let quota = api.quotas.caller(&api.door.bucket(call.connection().peer(), Some(&caller)));
+    unsent.belongs_to(quota.clone());
+    Asking { api: api.clone(), caller, call, quota, unsent, is_read: true, request: 1 }
 }
 
 /// Each caller asks for all jobs as often as a caller may at once.

@@ -8,6 +8,7 @@
 use memtape_core::action::Action;
 use memtape_core::policy::Decision;
 
+use crate::quota::number;
 use crate::state::actions::{Actions, holder};
 use crate::state::counters::Loss;
 use crate::state::effects::Context;
@@ -19,8 +20,8 @@ impl Actions {
             Decision::Act(..) => "decision",
             Decision::WouldAct(..) => "decision (dry run)",
             Decision::Nothing(_) => {
-                let holder = format!("{:?}", holder(of));
-                if self.declined.take(context.now.mono_ns, holder.as_str()).is_err() {
+                let holder = number(&format!("{:?}", holder(of)));
+                if self.declined.take(context.now.mono_ns, holder).is_err() {
                     context.lose(Loss::DecisionNotAudited);
                     return;
                 }

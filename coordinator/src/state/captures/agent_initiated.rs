@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::capture::{Outcome, Part, Reason};
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
-use memtape_core::rates::Rates;
+use memtape_core::rates::{HolderRates, Rates};
 
 use crate::quota;
 use crate::state::captures::uploads::Upload;
@@ -34,8 +34,7 @@ const PENDING: &str = "; its snapshot is on its way";
 #[derive(Debug)]
 pub(super) struct Initiated {
     by_job: BTreeMap<String, BTreeSet<String>>,
-    of_nodes: Rates,
-    of_jobs: Rates,
+    announced: HolderRates,
     logged: Rates,
 }
 
@@ -43,8 +42,7 @@ impl Default for Initiated {
     fn default() -> Self {
         Self {
             by_job: BTreeMap::new(),
-            of_nodes: quota::agent_captures_of_nodes(),
-            of_jobs: quota::agent_captures_of_jobs(),
+            announced: quota::agent_captures(),
             logged: quota::logged_refusals(),
         }
     }
@@ -75,14 +73,10 @@ impl Initiated {
     fn take(&mut self, context: &mut Context, node: &str, job: &str) -> bool {
         let now_ns = context.now.mono_ns;
         // A node does not use up the rate of another node, even in the same job.
-        let of_job = format!("{node:?} {job:?}");
-        let taken = self.of_nodes.check(now_ns, node).and_then(|()| {
-            self.of_jobs.take(now_ns, of_job.as_str())?;
-            self.of_nodes.take(now_ns, node)
-        });
-        let Err(wait) = taken else { return true };
+        let holder = quota::holder(node, job);
+        let Err(wait) = self.announced.take(now_ns, holder) else { return true };
         context.lose(Loss::AgentCapturesTooMany);
-        if self.logged.take(now_ns, node).is_ok() {
+        if self.logged.take(now_ns, holder.0).is_ok() {
             tracing::warn!(
                 node = ?node, job = ?job, wait_s = wait.as_secs(),
                 "an agent announces too many captures: further ones are refused for a while"

@@ -19,15 +19,14 @@ use memtape_core::detector::Finding;
 use memtape_core::identity::owner::job_id;
 use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
-use memtape_core::rates::Rates;
+use memtape_core::rates::{HolderRates, Rates};
 
-use crate::quota::{ChangeRates, logged_refusals};
+use crate::quota::{logged_refusals, rank_changes, step_records};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
-use crate::state::jobs::shares::Holdings;
+use crate::state::jobs::shares::{Held, Holdings};
 use crate::state::messages::RankUp;
-use crate::step_rates::StepRates;
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{AttemptRecord, End, RankRecord};
@@ -61,9 +60,9 @@ pub(crate) struct Jobs {
     /// Ranks of each node.
     holdings: Holdings,
     /// Rates at which nodes, and the owners on each, may change ranks.
-    changes: ChangeRates,
+    changes: HolderRates,
     /// Rates at which step records are kept.
-    steps: StepRates,
+    steps: HolderRates,
     /// Rate of log lines about a node's reports.
     logged: Rates,
     /// Rate of log lines about a node's streams.
@@ -96,8 +95,8 @@ impl Jobs {
             tapes: BTreeMap::new(),
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
-            changes: ChangeRates::default(),
-            steps: StepRates::default(),
+            changes: rank_changes(),
+            steps: step_records(),
             streams_logged: logged_refusals(),
             logged: logged_refusals(),
             next_serial: 0,
@@ -261,7 +260,6 @@ impl Jobs {
         describe(&mut record, node, up);
         let [reported_ns, stepped_ns, allocated_ns] = [now.mono_ns; 3];
         let presence = Presence::Here;
-        self.holdings.add(node, presence, 0);
         let here_since_ns = now.mono_ns;
         let rank = Rank {
             record,
@@ -273,6 +271,7 @@ impl Jobs {
             allocated_ns,
             ..Rank::default()
         };
+        self.holdings.change(node, Held::default(), Held::of(&rank));
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
         // It goes on; if this rank is gone too, its agent says so next.
@@ -298,7 +297,7 @@ impl Jobs {
         }
         let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
-        let before = rank.presence;
+        let before = Held::of(rank);
         let is_back = rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);
         if is_back {
             // Its agent did not know its tape, or what became of it, and now does; if the process
@@ -318,7 +317,7 @@ impl Jobs {
             rank.allocated_ns = now.mono_ns;
             attempt.record.pauses.reconnected(now.mono_ns);
         }
-        self.holdings.changed(node, before, rank.presence);
+        self.holdings.change(node, before, Held::of(rank));
         rank.offered = up.offered;
         let before = rank.record.clone();
         describe(&mut rank.record, node, up);
@@ -406,7 +405,7 @@ impl Jobs {
     fn remove(&mut self, serial: u32) -> Option<Attempt> {
         let attempt = self.attempts.remove(&serial)?;
         for rank in attempt.ranks.values() {
-            self.holdings.remove(rank);
+            self.holdings.change(&rank.record.node, Held::of(rank), Held::default());
         }
         if let Some(serials) = self.jobs.get_mut(&attempt.record.job) {
             serials.retain(|other| *other != serial);

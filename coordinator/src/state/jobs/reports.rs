@@ -7,19 +7,20 @@ use memtape_core::detector::{Detector, Sample};
 use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Failure, FailureKind};
 use memtape_core::limits::{NODES_MAX, TAPES_PER_NODE_MAX};
-use memtape_core::rates::Rates;
+use memtape_core::rates::{HolderRates, Rates};
 use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::readings::{RefusedTapes, SpoolReport};
 
+use crate::quota::{holder, number};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
-use crate::state::jobs::shares::Holdings;
+use crate::state::jobs::shares::{Held, Holdings};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
-use crate::step_rates::{StepRates, holder_numbers};
+use crate::step_rates::thin;
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{End, SeriesKey, StepRecord, Totals};
@@ -90,7 +91,7 @@ impl Jobs {
 
     /// Is an event of a node's streams worth a line in the log?
     pub(crate) fn is_stream_logged(&mut self, now: Now, node: &str) -> bool {
-        self.streams_logged.take(now.mono_ns, node).is_ok()
+        self.streams_logged.take(now.mono_ns, number(node)).is_ok()
     }
 
     /// A stream replaced another that was alive. An agent that lost its connection causes that now
@@ -123,7 +124,7 @@ impl Jobs {
         let (job, rank) = (up.job.clone(), up.rank);
         context.push(Effect::Lose(Loss::SettingsLeftOut, up.settings_left_out));
         let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
-        if self.changes.check(context.now.mono_ns, node, &owner).is_err() {
+        if self.changes.check(context.now.mono_ns, holder(node, owner.key())).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
         let announced = match self.announce(context.now, node, up) {
@@ -131,7 +132,7 @@ impl Jobs {
             Err(loss) => {
                 context.lose(loss);
                 self.note_not_taken(context.now.mono_ns, node, tape_id);
-                if self.logged.take(context.now.mono_ns, node).is_ok() {
+                if self.logged.take(context.now.mono_ns, number(node)).is_ok() {
                     tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
                 }
                 return;
@@ -150,7 +151,7 @@ impl Jobs {
         }
         if announced.is_news {
             // There is one, as was checked.
-            let _ = self.changes.take(context.now.mono_ns, node, &owner);
+            let _ = self.changes.take(context.now.mono_ns, holder(node, owner.key()));
             let Some(attempt) = self.attempts.get(&announced.serial) else { return };
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {
@@ -179,7 +180,7 @@ impl Jobs {
         node.note_refused(context, name, report.refused, &mut self.logged);
         if report.bad_ranks > 0 {
             context.push(Effect::Lose(Loss::BadRank, report.bad_ranks));
-            if self.logged.take(context.now.mono_ns, name).is_ok() {
+            if self.logged.take(context.now.mono_ns, number(name)).is_ok() {
                 let (ranks, why) = (report.bad_ranks, report.bad_rank);
                 tracing::warn!(node = ?name, ranks, "ranks of a report are left out: {why}");
             }
@@ -340,7 +341,7 @@ impl Jobs {
                 return self.learn_status(context, (serial, number), ended);
             }
         }
-        if self.changes.take(context.now.mono_ns, node, &owner).is_err() {
+        if self.changes.take(context.now.mono_ns, holder(node, owner.key())).is_err() {
             return context.lose(Loss::NodeChangesTooMany);
         }
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
@@ -349,9 +350,9 @@ impl Jobs {
         rank.step = rank.step.max(step);
         attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
-        self.holdings.changed(node, rank.presence, Presence::Ended);
-        self.holdings.counted(node, rank.censuses.most_bytes(), 0);
+        let before = Held::of(rank);
         rank.end(ended);
+        self.holdings.change(node, before, Held::of(rank));
         if let Some(failure) = rank.death(ranks) {
             context.push(Effect::RankFailed { serial, failure });
         }
@@ -484,7 +485,7 @@ impl Node {
         context.push(Effect::Lose(Loss::SpooledSteps, steps));
         context.push(Effect::Lose(Loss::SpooledSnapshots, snapshots));
         context.push(Effect::Lose(Loss::SpooledFacts, facts));
-        if logged.take(context.now.mono_ns, name).is_ok() {
+        if logged.take(context.now.mono_ns, number(name)).is_ok() {
             tracing::warn!(
                 node = ?name, steps, snapshots, facts,
                 "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
@@ -510,7 +511,7 @@ impl Node {
             (Loss::TapesWithoutRoom, refused.no_room, before.no_room),
         ];
         for (loss, now, before) in more.into_iter().filter(|(_, now, before)| now > before) {
-            if logged.take(context.now.mono_ns, name).is_ok() {
+            if logged.take(context.now.mono_ns, number(name)).is_ok() {
                 let (files, reason): (u64, &str) = (now - before, loss.into());
                 tracing::warn!(node = ?name, files, "an agent refused tapes: {reason}");
             }
@@ -555,17 +556,17 @@ impl Rank {
         context: &mut Context,
         mut rows: Vec<(SeriesKey, Vec<StepRecord>)>,
         owner: &Owner,
-        (rates, logged): (&mut StepRates, &mut Rates),
+        (rates, logged): (&mut HolderRates, &mut Rates),
     ) -> Batch {
-        let holder = holder_numbers(&self.record.node, owner);
-        let thin = |(_, rows): &mut (_, _)| rates.thin(context.now.mono_ns, holder, rows);
-        let more: u64 = rows.iter_mut().map(thin).sum();
+        let holder = holder(&self.record.node, owner.key());
+        let thin_one = |(_, rows): &mut (_, _)| thin(rates, context.now.mono_ns, holder, rows);
+        let more: u64 = rows.iter_mut().map(thin_one).sum();
         let before = self.record.steps_left_out;
         self.record.steps_left_out = before.saturating_add(more);
         if before.checked_ilog2() != self.record.steps_left_out.checked_ilog2() {
             context.put(&self.written());
         }
-        let is_logged = more > 0 && logged.take(context.now.mono_ns, &*self.record.node).is_ok();
+        let is_logged = more > 0 && logged.take(context.now.mono_ns, holder.0).is_ok();
         if is_logged {
             tracing::warn!(
                 node = ?self.record.node, rank = self.record.rank, records = more,

@@ -10,6 +10,7 @@ use memtape_core::tape::layout::Clock;
 
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
+use crate::state::jobs::shares::Held;
 use memtape_disk::clock::Now;
 use memtape_store::Store;
 use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
@@ -74,7 +75,6 @@ impl Jobs {
         }
         self.tapes.insert(tape_id, (record.serial, record.rank));
         let devices: BTreeSet<u8> = record.devices.iter().map(|of| of.device).collect();
-        self.holdings.add(&record.node, presence, devices.len());
         let rank = Rank {
             presence,
             devices,
@@ -87,6 +87,7 @@ impl Jobs {
             record,
             ..Rank::default()
         };
+        self.holdings.change(&rank.record.node, Held::default(), Held::of(&rank));
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
     }

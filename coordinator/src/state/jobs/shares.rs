@@ -27,7 +27,7 @@ use crate::state::messages::RankReport;
 /// One node may hold at most one part in this number of all ranks, and of the memory of censuses.
 const NODES_AT_LEAST: usize = 8;
 
-/// Ranks of one node.
+/// Ranks of one node, or one rank.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Held {
     /// Remembered ranks; each device of a rank beyond the first counts as one.
@@ -36,6 +36,16 @@ pub(super) struct Held {
     pub(super) running: usize,
     /// Memory of the censuses of running ranks.
     pub(super) censuses_bytes: u64,
+}
+
+impl Held {
+    pub(super) fn of(rank: &Rank) -> Self {
+        Self {
+            ranks: rank.devices.len().max(1),
+            running: usize::from(rank.presence != Presence::Ended),
+            censuses_bytes: rank.censuses.most_bytes(),
+        }
+    }
 }
 
 /// Ranks of each node.
@@ -71,42 +81,19 @@ impl Holdings {
         self.nodes.values().map(|held| held.ranks).sum()
     }
 
-    /// Adds a rank of a node, with its devices.
-    pub(super) fn add(&mut self, node: &str, presence: Presence, devices: usize) {
+    /// Takes a change of a rank of a node: it held this before, and holds that now.
+    pub(super) fn change(&mut self, node: &str, before: Held, now: Held) {
         let held = self.nodes.entry(node.to_string()).or_default();
-        held.ranks += devices.max(1);
-        held.running += usize::from(presence != Presence::Ended);
-    }
-
-    /// Removes a forgotten rank of a node.
-    pub(super) fn remove(&mut self, rank: &Rank) {
-        let node = &rank.record.node;
-        self.counted(node, rank.censuses.most_bytes(), 0);
-        let Some(held) = self.nodes.get_mut(node) else { return };
-        held.ranks = held.ranks.saturating_sub(rank.devices.len().max(1));
-        held.running = held.running.saturating_sub(usize::from(rank.presence != Presence::Ended));
+        held.ranks = (held.ranks + now.ranks).saturating_sub(before.ranks);
+        held.running = (held.running + now.running).saturating_sub(before.running);
+        for all in [&mut held.censuses_bytes, &mut self.censuses_bytes] {
+            *all = all.saturating_add(now.censuses_bytes).saturating_sub(before.censuses_bytes);
+        }
         if held.ranks == 0 {
             self.nodes.remove(node);
         }
     }
 
-    /// Takes a change of presence of a node's rank.
-    pub(super) fn changed(&mut self, node: &str, before: Presence, now: Presence) {
-        let Some(held) = self.nodes.get_mut(node) else { return };
-        held.running += usize::from(now != Presence::Ended);
-        held.running = held.running.saturating_sub(usize::from(before != Presence::Ended));
-    }
-
-    /// Takes a change of the memory of the censuses of a node's rank.
-    pub(super) fn counted(&mut self, node: &str, before_bytes: u64, bytes: u64) {
-        let Some(held) = self.nodes.get_mut(node) else { return };
-        for all in [&mut held.censuses_bytes, &mut self.censuses_bytes] {
-            *all = all.saturating_sub(before_bytes).saturating_add(bytes);
-        }
-    }
-}
-
-impl Holdings {
     /// Takes censuses of a rank, where this many ranks may be remembered. Returns the number of
     /// censuses that are not kept.
     pub(super) fn take_censuses(
@@ -118,7 +105,7 @@ impl Holdings {
         if changes.is_empty() {
             return 0;
         }
-        let before_bytes = rank.censuses.most_bytes();
+        let before = Held::of(rank);
         let all_max = capacity::censuses_bytes(ranks_max);
         let node_max =
             (all_max / NODES_AT_LEAST as u64).max(CENSUSES_OF_RANK_BYTES_MAX.min(all_max));
@@ -126,7 +113,7 @@ impl Holdings {
             all_max.saturating_sub(self.censuses_bytes),
             node_max.saturating_sub(self.of(&rank.record.node).censuses_bytes),
         ];
-        let room = rooms.into_iter().fold(u64::MAX, u64::min).saturating_add(before_bytes);
+        let room = rooms.into_iter().fold(u64::MAX, u64::min).saturating_add(before.censuses_bytes);
         let bytes_max = room.min(CENSUSES_OF_RANK_BYTES_MAX);
         let taken = changes.into_iter().map(|changes| rank.censuses.take(changes, bytes_max));
         let left_out = taken.filter(|is_taken| !is_taken).count() as u64;
@@ -134,7 +121,7 @@ impl Holdings {
             // The last census of a rank may come after its end.
             rank.censuses.end();
         }
-        self.counted(&rank.record.node, before_bytes, rank.censuses.most_bytes());
+        self.change(&rank.record.node, before, Held::of(rank));
         left_out
     }
 }

@@ -12,8 +12,9 @@ use memtape_store::records::{End, Totals};
 fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
     let attempt = jobs.attempts.get_mut(&serial).unwrap();
     for rank in attempt.ranks.values_mut() {
-        jobs.holdings.changed(&rank.record.node, rank.presence, Presence::Ended);
+        let before = Held::of(rank);
         rank.end(RankEnd { end: End::Exited, ..killed() });
+        jobs.holdings.change(&rank.record.node, before, Held::of(rank));
     }
     attempt.record.ended_wall_ns = Some(ended_wall_ns);
 }
@@ -36,7 +37,7 @@ fn of_node(jobs: &Jobs, node: &str) -> usize {
 fn check_holdings(jobs: &Jobs) {
     let mut counted = Holdings::default();
     for rank in jobs.attempts().flat_map(|attempt| attempt.ranks.values()) {
-        counted.add(&rank.record.node, rank.presence, rank.devices.len());
+        counted.change(&rank.record.node, Held::default(), Held::of(rank));
     }
     assert_eq!(jobs.holdings, counted);
 }

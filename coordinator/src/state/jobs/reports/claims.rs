@@ -4,6 +4,7 @@
 use memtape_core::capture::{Reason, Triggers};
 use memtape_core::limits::JOBS_RUNNING_PER_NODE_MAX;
 
+use crate::quota::holder;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::messages::RankUp;
@@ -14,7 +15,7 @@ impl Jobs {
     /// May another attempt be forgotten for a newcomer? Not where its node or owner changes too
     /// much, and not where its node runs so much that one place less is not enough.
     pub(crate) fn may_make_room(&self, now: Now, node: &str, up: &RankUp) -> bool {
-        self.changes.check(now.mono_ns, node, &up.owner).is_ok()
+        self.changes.check(now.mono_ns, holder(node, up.owner.key())).is_ok()
             && self.running_of(node).count() <= JOBS_RUNNING_PER_NODE_MAX
     }
 }

@@ -15,7 +15,7 @@ fn nothing_is_forgotten_for_a_newcomer_that_is_refused() {
     let now = Now::default();
     let mut jobs = Jobs::new(limits());
     assert!(jobs.may_make_room(now, "n", &up(0)));
-    while jobs.changes.take(now.mono_ns, "n", &up(0).owner).is_ok() {}
+    while jobs.changes.take(now.mono_ns, holder("n", up(0).owner.key())).is_ok() {}
     assert!(!jobs.may_make_room(now, "n", &up(0)));
     assert!(jobs.may_make_room(now, "other", &up(0)));
 
