@@ -32,6 +32,9 @@ const WARMUP_STEPS_MAX: u64 = 256;
 /// Most series (rank and device) that are judged.
 const SERIES_MAX: usize = 65_536;
 
+/// Most blocks whose ranks are counted. A rank that is farther ahead of its peers is not counted.
+const BLOCKS_COUNTED_MAX: usize = 64 * BLOCKS;
+
 /// A new high in warm-up is at least this much higher, in bytes.
 pub(super) const NEW_HIGH_BYTES_MIN: i64 = 1 << 20;
 
@@ -58,9 +61,9 @@ pub struct Detector {
     /// Time at which silence was judged last, in nanoseconds.
     silence_judged_ns: u64,
     /// Number of ranks that have finished each block of the shortest length.
-    finished: BTreeMap<u64, u32>,
+    pub(super) finished: BTreeMap<u64, u32>,
     /// Next block of the shortest length to sweep.
-    next_block: u64,
+    pub(super) next_block: u64,
     warm_up: WarmUp,
     pub(super) groups: Groups,
     pub(super) findings: Findings,
@@ -306,6 +309,9 @@ impl Detector {
         for block in oldest.max(self.next_block)..finished {
             *self.finished.entry(block).or_default() += 1;
         }
+        while self.finished.len() > BLOCKS_COUNTED_MAX {
+            self.finished.pop_last();
+        }
         rank.finished = rank.finished.max(finished);
     }
 
@@ -325,7 +331,9 @@ impl Detector {
         // After a gap in the steps the next block never comes: takes the first ready one after it.
         let is_far_ahead = newest.saturating_sub(self.next_block) >= BLOCKS as u64 / 2
             || self.warm_up.first_step.is_none();
-        let later = self.finished.range(self.next_block..).map(|(&block, _)| block);
+        // Series have no older ones.
+        let oldest = self.next_block.max(newest.saturating_sub(BLOCKS as u64));
+        let later = self.finished.range(oldest..).map(|(&block, _)| block);
         if is_far_ahead { later.into_iter().find(is_ready) } else { None }
     }
 

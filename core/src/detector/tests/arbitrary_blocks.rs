@@ -140,3 +140,21 @@ proptest! {
         prop_assert!(open <= OPEN_MAX, "{open} findings are open");
     }
 }
+
+/// A rank that goes on alone, in jumps, costs bounded memory, and its peers are judged all the same.
+#[test]
+fn a_rank_far_ahead_of_its_peers_is_not_counted() {
+    let mut detector = fresh_detector(3);
+    let mut sample = |rank, step| {
+        let record = StepRecord { first_step: step, last_step: step + 15, ..Default::default() };
+        let sample = Sample { rank, device: 0, device_bytes: 1 << 36, record };
+        detector.sample(step * SECOND_NS, &sample);
+        (detector.finished.len(), detector.next_block)
+    };
+    sample(1, 0);
+    sample(2, 0);
+    let counted = (1..20_000).map(|jump| sample(0, jump * 1024).0).max();
+    assert_eq!(counted, Some(64 * 64));
+    let swept = (1..200).map(|block| (sample(1, block * 16), sample(2, block * 16))).last();
+    assert_eq!(swept.map(|(_, (_, next))| next), Some(200));
+}
