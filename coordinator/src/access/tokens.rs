@@ -92,8 +92,8 @@ impl Tokens {
                 changes.delete(&over);
                 all.remove(&over.id);
             }
-            // Its place is taken before it is written: others may come meanwhile. Nobody has the
-            // token before.
+            // Its place is taken before it is written: others may come meanwhile. The token is
+            // handed out after that.
             all.insert(id.clone(), record);
             let (this, id) = (self.clone(), id.clone());
             self.write(changes, move || drop(this.all().remove(&id)))
@@ -216,7 +216,7 @@ mod tests {
         }
         while tokens.store.turn() {}
         assert_eq!(tokens.list().len(), 1);
-        // Where it cannot be stored it goes, whoever waits for it.
+        // Where it cannot be stored it goes, also where no request waits for it.
         disk.fail_writes(1 << 20);
         {
             let mut creating = pin!(tokens.create(wanted()));

@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// A rank that goes on alone, in jumps, costs bounded memory, and its peers are judged all the same.
+/// A rank that goes on alone, in jumps, costs bounded memory, and its peers are still judged.
 #[test]
 fn a_rank_far_ahead_of_its_peers_is_not_counted() {
     let mut detector = fresh_detector(3);

@@ -1,7 +1,7 @@
 //! Those who besiege: the network without a certificate, users, and nodes whose certificates are
 //! stolen. Each attack has a number of tasks, which begin again when the coordinator ends them.
-//! Their threads have the least priority: on one machine attackers would take the time of the agents
-//! whose acknowledgements are measured, which they cannot from another machine.
+//! Their threads have the least priority: on one machine attackers would take processor time from
+//! the agents whose acknowledgements are measured, which they cannot from another machine.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
