@@ -28,7 +28,9 @@ pub trait Disk: Debug + Send + Sync {
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes a folder and its parents, unless they exist.
+    /// Makes a folder and its parents below the store's folder, unless they exist. Only the empty
+    /// name makes the store's folder itself: one that is gone is not made again under a running
+    /// store.
     fn make_folder(&self, name: &str) -> io::Result<()>;
 
     /// Lists a folder, in order of names.

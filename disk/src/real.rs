@@ -78,7 +78,19 @@ impl Disk for RealDisk {
     }
 
     fn make_folder(&self, name: &str) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(self.path(name))
+        let mut builder = DirBuilder::new();
+        if name.is_empty() {
+            return builder.recursive(true).mode(0o700).create(&self.folder);
+        }
+        let mut path = self.folder.clone();
+        for part in Path::new(name) {
+            path.push(part);
+            match builder.mode(0o700).create(&path) {
+                Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
@@ -190,7 +202,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("store");
         let disk = RealDisk::new(&folder);
-        disk.make_folder("steps").unwrap();
+        assert!(disk.make_folder("steps").is_err() && !folder.exists());
+        ["", "steps", "steps"].iter().for_each(|of| disk.make_folder(of).unwrap());
         disk.make("steps/1").unwrap();
         let _lock = disk.lock("lock").unwrap();
         let _tree = disk.tree("catalogue").unwrap();

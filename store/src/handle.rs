@@ -40,7 +40,7 @@ pub struct Store {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unready {
     /// The data folder is gone, or was replaced by another one.
-    #[error("the data folder is gone, or another one is in its place: restart the coordinator")]
+    #[error("the data folder is gone, or another one is in its place: put it back and restart")]
     FolderGone,
     /// The last write failed, and why.
     #[error("{0} cannot be written: {1}")]
