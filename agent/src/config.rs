@@ -190,7 +190,7 @@ impl Config {
             (self.tape_dirs.is_empty(), "tape_dirs is empty: name at least one folder"),
             (
                 self.tape_dirs.iter().any(|path| path.is_file()),
-                "tape_dirs has a file: name the folder that tapes are in",
+                "--tape-dir has a file: name the folder that tapes are in",
             ),
             (
                 self.py_spy.as_ref().is_some_and(|it| it.components().count() > 1 && !it.is_file()),

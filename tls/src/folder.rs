@@ -62,7 +62,7 @@ pub enum TlsError {
     )]
     NotBuilt,
     /// There is a file already, which is not replaced.
-    #[error("{0} is there already: name another folder with --out, or move this one away")]
+    #[error("{0} is there already: name another folder, or move this one away")]
     Exists(PathBuf),
     /// A certificate or a file cannot be made.
     #[error("{0} cannot be made: {1}")]
