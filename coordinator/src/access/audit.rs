@@ -116,9 +116,8 @@ impl Audit {
     /// # Errors
     /// It could not be stored; that is counted.
     pub(crate) async fn write(&self, entry: AuditRecord) -> Result<(), NotWritten> {
-        let written = self.note(entry).await;
-        let written = written.unwrap_or_else(|_| Err("the coordinator is stopping".to_string()));
-        written.map_err(NotWritten)
+        let stopping = |_| Err(NotWritten("the coordinator is stopping".to_string()));
+        self.note(entry).await.unwrap_or_else(stopping)
     }
 
     /// Adds an entry about a read, unless the caller has read the same within a minute.
@@ -153,7 +152,7 @@ impl Audit {
     }
 
     /// Adds an entry. Returns what comes of it; an entry that is not stored is counted.
-    pub(crate) fn note(&self, entry: AuditRecord) -> oneshot::Receiver<Result<(), String>> {
+    pub(crate) fn note(&self, entry: AuditRecord) -> oneshot::Receiver<Result<(), NotWritten>> {
         // Held until it is handed over: entries are stored in the order of their numbers.
         let mut all = self.kept();
         all.last_number += 1;
@@ -177,7 +176,7 @@ impl Audit {
         let counters = self.counters.clone();
         let done = move |result: memtape_store::Result<()>| {
             counters.lose(Loss::AuditEntry, u64::from(result.is_err()));
-            drop(reply.send(result.map_err(|error| error.to_string())));
+            drop(reply.send(result.map_err(|error| NotWritten(error.to_string()))));
         };
         self.store.try_write(changes, Box::new(done));
         written

@@ -20,7 +20,7 @@ use crate::connections::Connection;
 pub(super) struct Standing {
     /// True if the connection showed an accepted certificate.
     pub(super) is_proven: bool,
-    /// True if the connection has calls, some of which are not admitted.
+    /// True if the connection has calls that are not admitted.
     pub(super) is_calling: bool,
     /// Calls that are not admitted.
     pub(super) unknown_calls: Reverse<usize>,
