@@ -265,7 +265,7 @@ impl Service {
 
     /// Refuses a client that is no agent; without the node it is that of none.
     fn no_agent(&self, connection: &Connection, node: Option<&str>) -> Status {
-        self.shared.counters.lose(Loss::CallerRefused, 1);
+        self.shared.counters.lose(Loss::AgentRefused, 1);
         let peer = connection.peer();
         if self.door.is_logged(peer) {
             tracing::warn!(
@@ -274,9 +274,10 @@ impl Service {
             );
         }
         let of = node.map_or_else(|| "any node".to_string(), |node| format!("node {node:?}"));
+        let why = format!("the certificate is not that of the agent of {of}");
+        self.door.note_refusal(peer, 0, None, why.clone());
         Status::permission_denied(format!(
-            "the certificate is not that of the agent of {of}: see the grants of role agent in \
-             the coordinator's file of roles"
+            "{why}: see the grants of role agent in the coordinator's file of roles"
         ))
     }
 

@@ -57,7 +57,7 @@ pub(crate) enum Loss {
     SettingsLeftOut,
     /// An agent did not take its messages; its stream was closed.
     SlowAgent,
-    /// An agent was refused: too many, or its name is taken.
+    /// An agent was refused: too many, its name is taken, or no role makes it its node's agent.
     AgentRefused,
     /// Step records that were overwritten on the tape before they were read.
     StepsMissed,
@@ -69,7 +69,7 @@ pub(crate) enum Loss {
     ConnectionGivenUp,
     /// A connection was closed because its certificate or its role is no longer valid.
     ConnectionDistrusted,
-    /// A caller was refused: unproven, without a role, or for another node.
+    /// A caller was refused: unproven, or without a role.
     CallerRefused,
     /// A request beyond a caller's rate of requests.
     RequestsTooMany,

@@ -198,6 +198,11 @@ async fn an_agent_is_bound_to_its_node() {
     issue(&authority(elsewhere.path()), &forged, &Party::Agent("n1".to_string()), 30).unwrap();
     std::fs::copy(user.join("ca.crt"), forged.join("ca.crt")).unwrap();
     assert!(attach(address, &forged, "n1").await.is_err());
+    // The refusal of a proven agent is in the audit.
+    let (_, audit) = cluster.user("admin").get("/audit").await;
+    let is_of_n2 = |entry: &&Value| entry["who"] == "spiffe://memtape/agent/n2";
+    let entry = audit["entries"].as_array().unwrap().iter().find(is_of_n2).expect("an entry");
+    assert!(entry["subject"].as_str().unwrap().ends_with("of node \"n1\""), "{entry}");
     // Nothing of that touched the node or its job.
     agent.train(&JOB, 9..=16).await;
     let (_, jobs) = cluster.user("admin").get("/jobs").await;
