@@ -12,7 +12,7 @@ const NAMES_LISTED_MAX: usize = 8;
 pub(crate) fn instead(asked: &str, names: &[&str], noun: &str, list: &str) -> String {
     match nearest(asked, names.iter().copied()) {
         Some(near) => format!("did you mean {near}? `{list}` lists all"),
-        None if names.is_empty() => format!("there are no {noun} yet"),
+        None if names.is_empty() => format!("no {noun} yet, or none that your role reaches"),
         None => format!("the {noun} are {}", listed(names)),
     }
 }
@@ -77,7 +77,7 @@ mod tests {
         };
         check("trian-7b", &["train-7b", "eval"], "did you mean train-7b? `memtape jobs` lists all");
         check("x", &["train-7b", "eval"], "the jobs are train-7b, eval");
-        check("x", &[], "there are no jobs yet");
+        check("x", &[], "no jobs yet, or none that your role reaches");
         let many: Vec<String> = (0..10).map(|number| format!("job-number-{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(instead("x", &many, "jobs", "memtape jobs").ends_with("job-number-7 and 2 more"));

@@ -26,7 +26,8 @@ use crate::render::units::{about_plural, bytes, counted, duration, frame, grown,
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
-    job_table(jobs, now_ns).text_or("no job yet: start one with  memtape run -- torchrun …")
+    job_table(jobs, now_ns)
+        .text_or("no job that you may see: start one with  memtape run -- torchrun …")
 }
 
 /// The jobs, one row each.

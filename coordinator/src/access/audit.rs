@@ -97,7 +97,7 @@ pub(crate) fn entry(now: Now, node: Option<String>, action: &str, subject: Strin
 
 /// An entry could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("the audit cannot be written, and audit = \"required\" refuses the request: {0}")]
+#[error("the audit cannot be written: {0}")]
 pub(crate) struct NotWritten(String);
 
 impl Audit {

@@ -185,7 +185,10 @@ impl Asking {
 
     fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
         let audited = self.api.door.audited(written);
-        audited.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string()))
+        audited.map_err(|why| {
+            let why = format!("{why}, and audit = \"required\" refuses the request");
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        })
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) enum CaptureRefused {
     NoJob(String),
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("the capture cannot be written down now: {0}")]
+    #[error("the capture began, and is not stored yet: {0}")]
     Store(String),
 }
 

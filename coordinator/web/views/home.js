@@ -105,7 +105,7 @@ function jobTable(jobs) {
       { title: 'started', cell: row => age(row.started_wall_ns), sort: row => row.started_wall_ns },
     ],
     jobs,
-    { name: 'sort', empty: 'no job yet', caption: 'Jobs' },
+    { name: 'sort', empty: 'no job that you may see', caption: 'Jobs' },
   );
 }
 

@@ -30,7 +30,7 @@ limits! {
         "further ones are dropped; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     NODE_CHANGES_PER_MINUTE_MAX: u64 = 600, Count, "coordinator",
-        "Ranks of one node that begin, change or end in a minute, in the long run",
+        "Ranks of one node that begin, change or end in a minute, sustained",
         "further ones are dropped; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     OWNER_CHANGES_AT_ONCE_MAX: u64 = 4096, Count, "coordinator",
@@ -38,7 +38,7 @@ limits! {
         "further ones are dropped; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     OWNER_CHANGES_PER_MINUTE_MAX: u64 = 150, Count, "coordinator",
-        "Ranks of one owner on one node that begin, change or end in a minute, in the long run",
+        "Ranks of one owner on one node that begin, change or end in a minute, sustained",
         "further ones are dropped; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     NODE_STEPS_AT_ONCE_MAX: u64 = 4 * OWNER_STEPS_AT_ONCE_MAX, Count, "coordinator",
@@ -46,7 +46,7 @@ limits! {
         "of further ones those of every second, fourth, … step are kept; all are looked at",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     NODE_STEPS_PER_SECOND_MAX: u64 = 4 * OWNER_STEPS_PER_SECOND_MAX, Count, "coordinator",
-        "Step records of one node that are kept in a second, in the long run",
+        "Step records of one node that are kept in a second, sustained",
         "of further ones those of every second, fourth, … step are kept; all are looked at",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     OWNER_STEPS_AT_ONCE_MAX: u64 = 4 << 20, Count, "coordinator",
@@ -55,7 +55,7 @@ limits! {
         "of further ones those of every second, fourth, … step are kept; all are looked at",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     OWNER_STEPS_PER_SECOND_MAX: u64 = 500, Count, "coordinator",
-        "Step records of one owner on one node that are kept in a second, in the long run",
+        "Step records of one owner on one node that are kept in a second, sustained",
         "of further ones those of every second, fourth, … step are kept; all are looked at",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
@@ -74,7 +74,7 @@ limits! {
          `--memory-bytes-max`, the cgroup or the machine has less memory",
         "`memtape_losses_total{reason=\"no_room\"}`, `memtape_ranks_max`";
     RANK_BYTES_MAX: u64 = 48 << 10, Bytes, "coordinator",
-        "Memory that is reckoned for each rank; 33 KiB were measured",
+        "Memory that is assumed for each rank; 33 KiB were measured",
         "fewer ranks than `RANKS_MAX` are remembered: those that have room",
         "`memtape_ranks_max`, the log at the start";
     CENSUSES_PER_RANK_BYTES_MAX: u64 = RANK_BYTES_MAX / 2, Bytes, "coordinator",
@@ -110,7 +110,7 @@ limits! {
          with an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     CONNECTION_BYTES_MAX: u64 = 112 << 10, Bytes, "coordinator",
-        "Memory that is reckoned for each connection; 96 KiB were measured of one that leaves a \
+        "Memory that is assumed for each connection; 96 KiB were measured of one that leaves a \
          record of TLS, a header and a frame unfinished",
         "fewer connections than `CONNECTIONS_MAX` are open: those that have room in 9/64 of the \
          memory",
@@ -121,7 +121,7 @@ limits! {
          an accepted certificate last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     CALL_BYTES_MAX: u64 = 56 << 10, Bytes, "coordinator",
-        "Memory that is reckoned for each call of a client that is not known yet: 32 KiB unread, \
+        "Memory that is assumed for each call of a client that is not known yet: 32 KiB unread, \
          and its header",
         "there are fewer than `UNKNOWN_CALLS_MAX`: those that have room in 1/64 of the memory",
         "none";
@@ -198,7 +198,7 @@ limits! {
         "a further one is refused",
         "`memtape_losses_total{reason=\"no_room\"}`";
     AGENT_CAPTURES_PER_JOB_AND_HOUR_MAX: u64 = 120, Count, "coordinator",
-        "Agent-initiated captures of one job by one node in an hour, in the long run",
+        "Agent-initiated captures of one job by one node in an hour, sustained",
         "a further one is refused, and the agent gives up its snapshot",
         "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
     AGENT_CAPTURES_AT_ONCE_MAX: u64 = 200, Count, "coordinator",
@@ -206,7 +206,7 @@ limits! {
         "a further one is refused, and the agent gives up its snapshot",
         "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
     AGENT_CAPTURES_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
-        "Agent-initiated captures that one node announces in a minute, in the long run",
+        "Agent-initiated captures that one node announces in a minute, sustained",
         "a further one is refused, and the agent gives up its snapshot",
         "`memtape_losses_total{reason=\"agent_captures_too_many\"}`, the log";
     PARTS_MAX: usize = 1_000_000, Count, "coordinator",
@@ -327,7 +327,7 @@ limits! {
         "further ranks are listed as unknown",
         "`memtape show CAPTURE`";
     REQUESTS_PER_SECOND_MAX: u64 = 200, Count, "coordinator",
-        "Requests of one caller to the HTTP API a second, in the long run",
+        "Requests of one caller to the HTTP API a second, sustained",
         "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     REQUESTS_AT_ONCE_MAX: u64 = 1000, Count, "coordinator",
@@ -339,7 +339,7 @@ limits! {
         "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     AUDITED_PER_MINUTE_MAX: u64 = 60, Count, "coordinator",
-        "Requests of one caller a minute that the audit writes down, in the long run",
+        "Requests of one caller a minute that the audit writes down, sustained",
         "the request is refused with status 429, which says when to come again",
         "`memtape_losses_total{reason=\"requests_too_many\"}`";
     AUDITED_AT_ONCE_MAX: u64 = 200, Count, "coordinator",
@@ -358,7 +358,7 @@ limits! {
         "`memtape_losses_total`";
     REFUSALS_LOGGED_PER_MINUTE_OF_ALL_MAX: u64 = 300, Count, "coordinator",
         "Refusals of clients without a proven name that the log, and the audit, has of all \
-         networks a minute, in the long run and at once",
+         networks a minute, sustained and at once",
         "further ones are counted alone",
         "`memtape_losses_total`";
     TOKENS_VERIFIED_PER_SECOND_MAX: u64 = 1000, Count, "coordinator",

@@ -105,7 +105,7 @@ limits! {
         "the tape is announced again",
         "none";
     ANNOUNCEMENTS_AGAIN_PER_MINUTE_MAX: u64 = 300, Count, "agent",
-        "Changes of announced tapes of a node in a minute, in the long run, by user in turns; at \
+        "Changes of announced tapes of a node in a minute, sustained, by user in turns; at \
          once as many as an agent knows tapes",
         "further changes wait",
         "none";
