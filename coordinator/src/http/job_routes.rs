@@ -77,19 +77,19 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, worst: Option<Layer>) -> JobState
     if attempt.has_ended() {
         return JobState::Ended;
     }
-    let states: Vec<RankState> =
-        attempt.ranks.keys().map(|rank| attempt.detectors.state(*rank).state).collect();
     let is_heard = attempt.ranks.values().any(|rank| watch.is_alive(rank));
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
-    let has = |state| states.contains(&state);
+    let has = |wanted: &[RankState]| {
+        attempt.ranks.keys().any(|rank| wanted.contains(&attempt.detectors.state(*rank).state))
+    };
     match silence {
         _ if is_heard && worst.is_some_and(|layer| layer != Layer::Progress) => JobState::Incident,
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
         Some(Silence::Stalled) => JobState::Stalled,
-        None if has(RankState::Watching) || has(RankState::Growing) => JobState::Watching,
-        None if has(RankState::Healthy) => JobState::Healthy,
+        None if has(&[RankState::Watching, RankState::Growing]) => JobState::Watching,
+        None if has(&[RankState::Healthy]) => JobState::Healthy,
         None => JobState::Warming,
     }
 }

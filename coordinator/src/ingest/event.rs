@@ -1,6 +1,9 @@
 //! Everything that can happen to a coordinator: one closed set.
 
+use std::time::Duration;
+
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ingest::streams::StreamId;
@@ -58,15 +61,19 @@ pub(crate) enum Event {
 /// Maximum number of events in each queue of the loop; senders wait beyond it.
 pub(crate) const EVENTS_MAX: usize = 1024;
 
-/// Events of agents and of tasks after which one request of a client goes first.
-const EVENTS_PER_REQUEST_MAX: u32 = 64;
+/// Time of the loop that events have before a further request goes first, in times of the last one.
+const EVENTS_PER_REQUEST: u32 = 4;
 
-/// The queues of the loop. Events of agents go before requests of clients, so that the events wait
-/// for one request at most.
+/// The queues of the loop. Events of agents and of tasks go before requests of clients, until they
+/// had [`EVENTS_PER_REQUEST`] times the time of the last request: requests that take long, however
+/// many, leave the events most of the loop, and events never starve the requests.
 pub(crate) struct Queues {
     events: mpsc::Receiver<Event>,
     requests: mpsc::Receiver<Event>,
-    events_since_request: u32,
+    /// Time that the events have before the next request goes first.
+    owed: Duration,
+    /// When the loop began with an event or a request, and whether it is a request.
+    begun: Option<(Instant, bool)>,
 }
 
 impl Queues {
@@ -74,28 +81,30 @@ impl Queues {
     pub(crate) fn new() -> (mpsc::Sender<Event>, mpsc::Sender<Event>, Self) {
         let (of_events, events) = mpsc::channel(EVENTS_MAX);
         let (of_requests, requests) = mpsc::channel(EVENTS_MAX);
-        (of_events, of_requests, Self { events, requests, events_since_request: 0 })
+        (of_events, of_requests, Self { events, requests, owed: Duration::ZERO, begun: None })
     }
 
     /// The next event, or none when all senders are gone. May be cancelled.
     pub(crate) async fn next(&mut self) -> Option<Event> {
-        if self.events_since_request >= EVENTS_PER_REQUEST_MAX {
-            self.events_since_request = 0;
-            if let Ok(request) = self.requests.try_recv() {
-                return Some(request);
-            }
+        match self.begun.take() {
+            Some((begun, true)) => self.owed = begun.elapsed() * EVENTS_PER_REQUEST,
+            Some((begun, false)) => self.owed = self.owed.saturating_sub(begun.elapsed()),
+            None => {}
         }
-        tokio::select! {
-            biased;
-            Some(event) = self.events.recv() => {
-                self.events_since_request += 1;
-                Some(event)
-            }
-            Some(request) = self.requests.recv() => {
-                self.events_since_request = 0;
-                Some(request)
-            }
-            else => None,
-        }
+        let request = self.owed.is_zero().then(|| self.requests.try_recv().ok()).flatten();
+        let (next, is_request) = match request {
+            Some(request) => (Some(request), true),
+            None => tokio::select! {
+                biased;
+                Some(event) = self.events.recv() => (Some(event), false),
+                Some(request) = self.requests.recv() => (Some(request), true),
+                else => (None, false),
+            },
+        };
+        self.begun = Some((Instant::now(), is_request));
+        next
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,7 +72,7 @@ impl View<'_> {
         }
         let of_rank = |rank: &Rank| {
             let number = rank.record.rank;
-            let seen = || attempt.detectors.state(number).growth_bytes_per_step;
+            let seen = || attempt.detectors.own_rate(number);
             (number, rates.get(&number).copied().unwrap_or_else(seen))
         };
         attempt.ranks.values().filter(|of| of.presence != Presence::Ended).map(of_rank).collect()

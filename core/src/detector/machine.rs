@@ -244,7 +244,7 @@ impl Detector {
         } else {
             RankState::Healthy
         };
-        RankView { state, growth_bytes_per_step: self.own_rate(key), last_step: series.last_step }
+        RankView { state, last_step: series.last_step }
     }
 
     /// The rank and its primary device: the only one that is compared with peers.

@@ -331,9 +331,6 @@ crate::tape::names! {
 pub struct RankView {
     /// The judgement.
     pub state: RankState,
-    /// Rise of the per-step minimum over the last [`RATE_STEPS`], in bytes a step; negative when
-    /// it falls.
-    pub growth_bytes_per_step: i64,
     /// Newest step seen.
     pub last_step: u64,
 }

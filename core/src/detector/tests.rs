@@ -324,9 +324,8 @@ fn a_finding_is_updated_seldom_and_closed_once() {
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));
         if step == 400 {
-            let view = detector.state(2);
-            assert_eq!(view.state, RankState::Growing);
-            assert!((view.growth_bytes_per_step - 3 * MIB as i64).abs() < MIB as i64 / 8);
+            assert_eq!(detector.state(2).state, RankState::Growing);
+            assert!((detector.own_rate(2) - 3 * MIB as i64).abs() < MIB as i64 / 8);
             assert_eq!(detector.state(1).state, RankState::Healthy);
             assert_eq!(detector.step_time_ns(), Some(STEP_NS));
         }

@@ -58,6 +58,7 @@ pub(crate) struct Siege {
 struct Phase {
     name: &'static str,
     from: Instant,
+    to: Instant,
     figures: Value,
 }
 
@@ -94,7 +95,6 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
     let (during, _) = phase("during", &coordinator, job, siege.phase).await?;
     let held = attackers.stop().await;
     let (after, _) = phase("after", &coordinator, job, siege.phase).await?;
-    let after_until = Instant::now();
     let usage = coordinator.usage()?;
     let losses = coordinator.metrics("memtape_losses_total").await?;
     let progress = fleet.stop().await?;
@@ -109,10 +109,9 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
         "attackers": held,
         "losses": losses,
     });
-    let ends = [during.from, after.from, after_until];
-    for (phase, end) in [before, during, after].into_iter().zip(ends) {
+    for phase in [before, during, after] {
         let mut of_phase = phase.figures;
-        of_phase["ack"] = acks(&progress, phase.from, end);
+        of_phase["ack"] = acks(&progress, phase.from, phase.to);
         figures[phase.name] = of_phase;
     }
     // To read everything back takes minutes.
@@ -154,7 +153,7 @@ async fn phase(
         "cpu_share": now.cpu_share_since(&usage),
         "rss_bytes": now.rss_bytes,
     });
-    Ok((Phase { name, from, figures }, capture))
+    Ok((Phase { name, from, to: Instant::now(), figures }, capture))
 }
 
 fn acks(progress: &[(Node, Progress)], from: Instant, to: Instant) -> Value {

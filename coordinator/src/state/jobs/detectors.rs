@@ -49,6 +49,11 @@ impl Detectors {
         self.of(rank).state(rank)
     }
 
+    /// Growth of a rank as the detector measures it, in bytes a step.
+    pub(crate) fn own_rate(&self, rank: u32) -> i64 {
+        self.of(rank).own_rate(rank)
+    }
+
     /// The open finding that this key names, with its newest figures.
     pub(crate) fn newest(&self, key: &GrowthKey) -> Option<Growth> {
         self.of(key.rank).newest(key)

@@ -154,8 +154,10 @@ impl Detector {
         forecast(&window, BLOCK_STEPS[scale], left, rate)
     }
 
-    /// Median slope of a series' per-step minimum over the last [`RATE_STEPS`], in bytes a step.
-    pub(in crate::detector) fn own_rate(&self, key: (u32, u8)) -> i64 {
+    /// Median slope of the per-step minimum of a rank over the last [`RATE_STEPS`], in bytes a step;
+    /// negative when it falls, 0 without a series.
+    pub fn own_rate(&self, rank: u32) -> i64 {
+        let Some(key) = self.primary_of(rank) else { return 0 };
         let Some(series) = self.series.get(&key) else { return 0 };
         let Some(block) = series.next_block[0].checked_sub(1) else { return 0 };
         let layer = Layer::Allocated;
