@@ -34,9 +34,6 @@ use crate::state::counters::Loss;
 /// Interval between two checks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Bytes of an answer that the library is given at once.
-const FRAME_BYTES_MAX: usize = 16 << 10;
-
 /// Maximum idle times of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
@@ -84,25 +81,19 @@ struct Calls {
 /// A call in progress; it ends when this is dropped.
 pub(crate) struct Call {
     connection: Arc<Connection>,
-    is_admitted: AtomicBool,
+    admission: OnceLock<Admission>,
     /// Dropped with it.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
-    /// Check that the credentials of the call are still valid.
-    trust: OnceLock<Trust>,
-    /// The node of the agent whose stream the call is.
-    node: OnceLock<String>,
     unread: Arc<Unread>,
 }
 
-/// Whether the client at this end may still make a call.
-pub(crate) type Trust = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
+/// The node of the agent whose stream a call is, and whether the client at this end may still make
+/// the call.
+pub(crate) type Admission = (Option<String>, Box<dyn Fn(&Peer) -> bool + Send + Sync>);
 
-/// The body of an answer. The call is in progress until it is sent: the library keeps unsent bytes
-/// without a bound, so it is given few bytes at once.
+/// The body of an answer. The call is in progress until it is sent.
 struct Answer {
     body: Body,
-    /// Part of the last frame that was not given to the library.
-    rest: Bytes,
     call: Arc<Call>,
 }
 
@@ -175,10 +166,8 @@ impl Connection {
     pub(crate) fn begin(self: &Arc<Self>) -> Arc<Call> {
         let call = Arc::new(Call {
             connection: self.clone(),
-            is_admitted: AtomicBool::new(false),
+            admission: OnceLock::new(),
             kept: Mutex::default(),
-            trust: OnceLock::new(),
-            node: OnceLock::new(),
             unread: Arc::new(Unread(Mutex::new((None, Waker::noop().clone())))),
         });
         let mut all = lock(&self.in_progress);
@@ -202,13 +191,14 @@ impl Connection {
 
     /// The nodes whose agents have a stream on the connection.
     pub(crate) fn nodes(&self) -> Vec<String> {
-        self.calls_in_progress().iter().filter_map(|call| call.node.get().cloned()).collect()
+        let node = |call: &Arc<Call>| call.admission.get()?.0.clone();
+        self.calls_in_progress().iter().filter_map(node).collect()
     }
 
     /// Are the credentials of all calls still valid?
     pub(crate) fn is_trusted(&self) -> bool {
-        let is_trusted = |call: &Arc<Call>| call.trust.get().is_none_or(|holds| holds(&self.peer));
-        self.calls_in_progress().iter().all(is_trusted)
+        let holds = |call: &Arc<Call>| call.admission.get().is_none_or(|(_, of)| of(&self.peer));
+        self.calls_in_progress().iter().all(holds)
     }
 
     fn calls_in_progress(&self) -> Vec<Arc<Call>> {
@@ -293,7 +283,7 @@ impl Drop for Connection {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let is_admitted = self.is_admitted.load(SeqCst);
+        let is_admitted = self.admission.get().is_some();
         self.connection.change(|calls| {
             calls.in_progress -= 1;
             calls.admitted -= usize::from(is_admitted);
@@ -312,31 +302,17 @@ impl Call {
         lock(&self.kept).push(occupied);
     }
 
-    /// Marks the call's client as authenticated and allowed.
-    pub(crate) fn admit(&self) {
-        if !self.is_admitted.swap(true, SeqCst) {
+    /// Marks the call's client as authenticated and allowed. A call is admitted once.
+    pub(crate) fn admit(&self, admission: Admission) {
+        if self.admission.set(admission).is_ok() {
             self.connection.change(|calls| calls.admitted += 1);
         }
-    }
-
-    /// As [`Self::admit`], for the stream of a node's agent.
-    pub(crate) fn admit_agent(&self, node: &str) {
-        // A call is admitted once.
-        let _ = self.node.set(node.to_string());
-        self.admit();
-    }
-
-    /// As [`Self::admit`], for as long as `trust` holds.
-    pub(crate) fn admit_while(&self, trust: Trust) {
-        // A call is admitted once.
-        let _ = self.trust.set(trust);
-        self.admit();
     }
 
     /// The answer, which is in progress until it is sent.
     pub(crate) fn answer(self: Arc<Self>, response: Response<Body>) -> Response<Body> {
         lock(&self.unread.0).0 = Some(Instant::now());
-        response.map(|body| Body::new(Answer { body, rest: Bytes::new(), call: self }))
+        response.map(|body| Body::new(Answer { body, call: self }))
     }
 }
 
@@ -349,32 +325,21 @@ impl HttpBody for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let unread = self.call.unread.clone();
-        if self.rest.is_empty() {
-            *lock(&unread.0) = (None, context.waker().clone());
-            let waker = unread.clone().into();
-            let polled = Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(&waker));
-            let Poll::Ready(Some(Ok(frame))) = polled else { return polled };
-            match frame.into_data() {
-                Ok(data) => self.rest = data,
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-            }
+        *lock(&unread.0) = (None, context.waker().clone());
+        let waker = unread.clone().into();
+        let polled = Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(&waker));
+        if polled.is_ready() {
+            lock(&unread.0).0 = Some(Instant::now());
         }
-        lock(&unread.0).0 = Some(Instant::now());
-        let length = self.rest.len().min(FRAME_BYTES_MAX);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper.saturating_add(rest));
-        }
-        hint.set_lower(hint.lower().saturating_add(rest));
-        hint
+        self.body.size_hint()
     }
 }
 

@@ -275,12 +275,11 @@ impl Door {
     }
 
     /// Are the credentials that a connection showed at its beginning still valid?
-    pub(crate) fn still_admits(&self, peer: &Peer, nodes: &[String]) -> bool {
-        let is_trusted = match (&self.tls, peer.chain()) {
+    pub(crate) fn still_admits(&self, peer: &Peer) -> bool {
+        match (&self.tls, peer.chain()) {
             (Some(tls), [_, ..]) => tls.trusts(peer.chain()),
             _ => true,
-        };
-        is_trusted && nodes.iter().all(|node| self.is_agent(peer, node))
+        }
     }
 
     /// Changes each time when certificates or roles are replaced, or a token is revoked.

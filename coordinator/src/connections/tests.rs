@@ -21,7 +21,7 @@ async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
     assert_eq!(begin.elapsed(), TIMES.idle);
 
     let call = connection.begin();
-    call.admit();
+    call.admit((None, Box::new(|_| true)));
     let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
     assert!(is_overdue.await.is_err(), "a call is in progress");
     drop(call);
@@ -33,7 +33,7 @@ async fn the_longest_idle_connection_is_closed_first() {
     let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
     let busy = connections[0].begin();
-    busy.admit();
+    busy.admit((None, Box::new(|_| true)));
     let given_up = || all.give_up_one().map(|it| it.peer().address.port());
     assert_eq!(given_up(), Some(2));
     assert_eq!(connections[1].overdue(TIMES).await, Loss::ConnectionGivenUp);
@@ -61,7 +61,7 @@ async fn calls_of_unknown_clients_give_way() {
     let connections: Vec<_> = (1..=3).map(|port| all.open(peer(1, port))).collect();
     let first = connections[0].begin();
     let second = connections[1].begin();
-    second.admit();
+    second.admit((None, Box::new(|_| true)));
     // The idle one, then that of an unknown client; never that of a known one.
     assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
     drop(first);
@@ -74,7 +74,7 @@ async fn calls_of_unknown_clients_give_way() {
     assert!(!is_given_up(&flood));
     // A known one counts no more. One more makes the connection with most of them give way,
     // although one of its calls is admitted, and no connection that has just come.
-    calls[0].admit();
+    calls[0].admit((None, Box::new(|_| true)));
     calls.push(flood.begin());
     assert!(!is_given_up(&flood) && !is_given_up(&connections[1]));
     let other = all.open(peer(2, 8));
@@ -85,7 +85,7 @@ async fn calls_of_unknown_clients_give_way() {
     drop(calls);
     let agent = all.open(peer(2, 7));
     let stream = agent.begin();
-    stream.admit();
+    stream.admit((None, Box::new(|_| true)));
     let _upload = agent.begin();
     let _others: Vec<_> = (1..UNKNOWN_CALLS_MAX as u16)
         .map(|port| {
@@ -153,24 +153,18 @@ async fn connections_with_an_accepted_certificate_give_way_last() {
 }
 
 #[tokio::test]
-async fn an_answer_is_given_in_small_frames_and_its_call_lasts_until_the_last() {
+async fn the_call_of_an_answer_lasts_until_its_last_byte() {
     let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
-    let whole: Vec<u8> = (0..3 * FRAME_BYTES_MAX + 5).map(|index| index as u8).collect();
     let call = connection.begin();
-    call.admit();
-    let mut body = call.answer(Response::new(Body::from(whole.clone()))).into_body();
-    let mut read = Vec::new();
-    while read.len() < whole.len() {
-        assert_eq!(body.size_hint().exact(), Some((whole.len() - read.len()) as u64));
-        assert!(!body.is_end_stream());
-        assert_eq!(lock(&connection.calls).in_progress, 1);
-        let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
-        let data = frame.await.unwrap().unwrap().into_data().unwrap();
-        assert!(data.len() <= FRAME_BYTES_MAX);
-        read.extend_from_slice(&data);
-    }
-    assert!(body.is_end_stream() && read == whole);
+    call.admit((None, Box::new(|_| true)));
+    let mut body = call.answer(Response::new(Body::from("whole"))).into_body();
+    assert_eq!(body.size_hint().exact(), Some(5));
+    assert!(!body.is_end_stream());
+    assert_eq!(lock(&connection.calls).in_progress, 1);
+    let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+    let data = frame.await.unwrap().unwrap().into_data().unwrap();
+    assert!(body.is_end_stream() && data == "whole");
     drop(body);
     assert_eq!(lock(&connection.calls).in_progress, 0);
 }
@@ -181,9 +175,9 @@ fn a_connection_is_trusted_while_all_its_calls_are() {
     let connection = all.open(peer(1, 1));
     let is_valid = Arc::new(AtomicBool::new(true));
     let (seen, call) = (is_valid.clone(), connection.begin());
-    call.admit_while(Box::new(move |_| seen.load(SeqCst)));
+    call.admit((None, Box::new(move |_| seen.load(SeqCst))));
     let other = connection.begin();
-    other.admit();
+    other.admit((None, Box::new(|_| true)));
     assert!(connection.is_trusted());
     is_valid.store(false, SeqCst);
     assert!(!connection.is_trusted());
@@ -204,7 +198,7 @@ async fn an_answer_that_is_not_read_is_overdue_and_a_silent_one_is_not() {
     let (send, receive) = tokio::sync::mpsc::channel::<Result<&str, std::io::Error>>(1);
     let stream = Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(receive));
     let call = connection.begin();
-    call.admit();
+    call.admit((None, Box::new(|_| true)));
     let mut stream = call.answer(Response::new(stream)).into_body();
     let mut poll = |context: &mut Context<'_>| {
         Poll::Ready(Pin::new(&mut stream).poll_frame(context).is_ready())

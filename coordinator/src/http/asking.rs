@@ -216,7 +216,7 @@ impl FromRequestParts<Api> for Asking {
         let too_many = || refused(why, Some(&caller.name));
         call.keep(Box::new(permit.ok_or_else(too_many)?));
         let (door, token) = (api.door.clone(), token.map(str::to_string));
-        call.admit_while(Box::new(move |peer| door.still_knows(peer, token.as_deref())));
+        call.admit((None, Box::new(move |peer| door.still_knows(peer, token.as_deref()))));
         let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
         unsent.belongs_to(quota.clone());
         let (api, is_read) = (api.clone(), parts.method.is_safe());

@@ -255,7 +255,7 @@ async fn secure(
     let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
     connection.peer().prove(chain.collect());
     // What it was trusted by may have been replaced since the handshake began.
-    let is_admitted = door.still_admits(connection.peer(), &[]);
+    let is_admitted = door.still_admits(connection.peer());
     is_admitted.then(|| {
         connection.proven();
         Either::Right(stream)
@@ -270,7 +270,7 @@ async fn distrusted(door: Option<&Door>, connection: &Connection) {
         let has_changed = timeout(TRUST_EVERY, changes.changed()).await.is_ok();
         let has_ended = connection.peer().ends_unix().is_some_and(has_passed);
         // Chains are verified again only where something has changed.
-        let is_admitted = || door.still_admits(connection.peer(), &connection.nodes());
+        let is_admitted = || door.still_admits(connection.peer());
         if has_ended || (has_changed && !is_admitted()) || !connection.is_trusted() {
             return;
         }

@@ -133,7 +133,8 @@ impl Service {
         if !self.door.is_agent(connection.peer(), &node) {
             return Err(self.no_agent(&connection, Some(&node)));
         }
-        call.admit_agent(&node);
+        let (door, of) = (self.door.clone(), node.clone());
+        call.admit((Some(node.clone()), Box::new(move |peer| door.is_agent(peer, &of))));
         // The roles may have been replaced before the stream was there to be closed.
         if !self.door.is_agent(connection.peer(), &node) {
             return Err(self.no_agent(&connection, Some(&node)));
@@ -218,7 +219,7 @@ impl Service {
         let Some(node) = nodes.iter().min() else {
             return Err(Status::unavailable("no agent is attached on this connection"));
         };
-        call.admit();
+        call.admit((None, Box::new(|_| true)));
         // Nothing of a snapshot is read before its permit.
         let queued = self.quotas.queue_upload(node).await;
         let queued =
