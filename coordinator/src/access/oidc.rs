@@ -17,6 +17,7 @@ use jsonwebtoken::jwk::{Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
 use memtape_core::limits::NAME_BYTES_MAX;
 use memtape_core::sharing::Amounts;
+use ring::error::Unspecified;
 use ring::signature as ring_signature;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -129,7 +130,6 @@ impl Keys {
         if header.crit.is_some() {
             return None;
         }
-        let is_known = verification(header.alg).is_some();
         let keys = self.of(provider)?;
         let is_meant = |key: &&Jwk| match &header.kid {
             Some(kid) => key.common.key_id.as_ref() == Some(kid),
@@ -142,7 +142,7 @@ impl Keys {
         let of_key = key.common.key_algorithm.map(|algorithm| algorithm.to_string());
         let is_same = of_key.is_none_or(|name| name == format!("{:?}", header.alg));
         let signs = !matches!(key.common.public_key_use, Some(PublicKeyUse::Encryption));
-        if !is_known || !is_same || !signs {
+        if !is_same || !signs {
             return None;
         }
         let mut validation = Validation::new(header.alg);
@@ -263,43 +263,35 @@ async fn fetch(url: &str) -> reqwest::Result<Vec<u8>> {
     Ok(all)
 }
 
-/// Algorithm that verifies a signature.
-#[derive(Clone, Copy)]
-enum Verification {
-    Rsa(&'static ring_signature::RsaParameters),
-    Ec(&'static ring_signature::EcdsaVerificationAlgorithm),
-}
-
-/// Verification of an algorithm with a public key; none for algorithms with a shared secret.
-fn verification(algorithm: Algorithm) -> Option<Verification> {
-    use ring_signature as of;
-    match algorithm {
-        Algorithm::RS256 => Some(Verification::Rsa(&of::RSA_PKCS1_2048_8192_SHA256)),
-        Algorithm::RS384 => Some(Verification::Rsa(&of::RSA_PKCS1_2048_8192_SHA384)),
-        Algorithm::RS512 => Some(Verification::Rsa(&of::RSA_PKCS1_2048_8192_SHA512)),
-        Algorithm::PS256 => Some(Verification::Rsa(&of::RSA_PSS_2048_8192_SHA256)),
-        Algorithm::ES256 => Some(Verification::Ec(&of::ECDSA_P256_SHA256_FIXED)),
-        Algorithm::ES384 => Some(Verification::Ec(&of::ECDSA_P384_SHA384_FIXED)),
-        _ => None,
-    }
-}
-
+/// Verifies a signature with a public key. Algorithms with a shared secret verify none.
 struct RingVerifier {
     algorithm: Algorithm,
-    verification: Verification,
     key: DecodingKey,
 }
 
 impl Verifier<Vec<u8>> for RingVerifier {
     fn verify(&self, message: &[u8], signed: &Vec<u8>) -> Result<(), signature::Error> {
-        let verified = match (self.verification, self.key.kind()) {
-            (Verification::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
-                ring_signature::RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
+        use ring_signature as of;
+        let rsa = |parameters| match self.key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => {
+                of::RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
             }
-            (Verification::Ec(algorithm), DecodingKeyKind::SecretOrDer(point)) => {
-                ring_signature::UnparsedPublicKey::new(algorithm, point).verify(message, signed)
+            DecodingKeyKind::SecretOrDer(_) => Err(Unspecified),
+        };
+        let ec = |algorithm| match self.key.kind() {
+            DecodingKeyKind::SecretOrDer(point) => {
+                of::UnparsedPublicKey::new(algorithm, point).verify(message, signed)
             }
-            _ => return Err(signature::Error::new()),
+            DecodingKeyKind::RsaModulusExponent { .. } => Err(Unspecified),
+        };
+        let verified = match self.algorithm {
+            Algorithm::RS256 => rsa(&of::RSA_PKCS1_2048_8192_SHA256),
+            Algorithm::RS384 => rsa(&of::RSA_PKCS1_2048_8192_SHA384),
+            Algorithm::RS512 => rsa(&of::RSA_PKCS1_2048_8192_SHA512),
+            Algorithm::PS256 => rsa(&of::RSA_PSS_2048_8192_SHA256),
+            Algorithm::ES256 => ec(&of::ECDSA_P256_SHA256_FIXED),
+            Algorithm::ES384 => ec(&of::ECDSA_P384_SHA384_FIXED),
+            _ => Err(Unspecified),
         };
         verified.map_err(|_| signature::Error::new())
     }
@@ -316,9 +308,7 @@ fn install() {
     static PROVIDER: CryptoProvider = CryptoProvider {
         signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
         verifier_factory: |algorithm, key| {
-            let verification = verification(*algorithm).ok_or(ErrorKind::InvalidAlgorithm)?;
-            let (algorithm, key) = (*algorithm, key.clone());
-            Ok(Box::new(RingVerifier { algorithm, verification, key }))
+            Ok(Box::new(RingVerifier { algorithm: *algorithm, key: key.clone() }))
         },
         jwk_utils: JwkUtils::new_unimplemented(),
     };
