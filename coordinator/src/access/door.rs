@@ -121,11 +121,11 @@ impl Door {
     pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refused> {
         let (now_ns, network) = (clock::now().mono_ns, peer.network().to_string());
         // A signature is verified, which costs more than all else, unless the token is known.
-        if token.is_some_and(|token| self.is_unverified(token)) {
-            let verified = self.verified_of_network.take(now_ns, &network);
-            verified.and_then(|()| self.verified.take(now_ns, "")).map_err(Refused::TooMany)?;
-        }
-        let caller = self.identify(peer, token);
+        let may_verify = || {
+            self.verified_of_network.take(now_ns, &network)?;
+            self.verified.take(now_ns, "")
+        };
+        let caller = self.identify(peer, token, may_verify);
         let bucket = self.bucket(peer, caller.as_ref().ok());
         self.requests.take(now_ns, &bucket).map_err(Refused::TooMany)?;
         caller
@@ -207,11 +207,16 @@ impl Door {
         }
     }
 
-    fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refused> {
+    fn identify(
+        &self,
+        peer: &Peer,
+        token: Option<&str>,
+        may_verify: impl FnOnce() -> Result<(), Duration>,
+    ) -> Result<Caller, Refused> {
         let policy = self.policy();
         let Some(rules) = &policy.rules else { return Ok(Caller::anyone()) };
         let caller = match token {
-            Some(token) => self.holder(token, &policy, rules).ok_or(Refused::BadToken)?,
+            Some(token) => self.holder(token, &policy, rules, may_verify)?,
             None if peer.names().is_empty() => return Err(Refused::Unproven),
             None => rules.caller(peer.names(), &[]),
         };
@@ -223,33 +228,30 @@ impl Door {
 
     /// The holder of a token, ours or a provider's.
     #[cfg(feature = "oidc")]
-    fn holder(&self, token: &str, policy: &Policy, rules: &Rules) -> Option<Caller> {
+    fn holder(
+        &self,
+        token: &str,
+        policy: &Policy,
+        rules: &Rules,
+        may_verify: impl FnOnce() -> Result<(), Duration>,
+    ) -> Result<Caller, Refused> {
         if let Some(caller) = self.tokens.holder(token, latest_ns()) {
-            return Some(caller);
+            return Ok(caller);
         }
-        let (provider, now_seconds) = (policy.provider.as_ref()?, latest_seconds());
-        let known = self.keys.known(provider, token, now_seconds);
-        let user = known.or_else(|| self.keys.user(provider, token, now_seconds))?;
-        Some(rules.caller(&[user.name], &user.groups))
+        let provider = policy.provider.as_ref().ok_or(Refused::BadToken)?;
+        let now_seconds = latest().as_secs();
+        let mut user = self.keys.known(provider, token, now_seconds);
+        if user.is_none() {
+            may_verify().map_err(Refused::TooMany)?;
+            user = self.keys.user(provider, token, now_seconds);
+        }
+        let user = user.ok_or(Refused::BadToken)?;
+        Ok(rules.caller(&[user.name], &user.groups))
     }
 
     #[cfg(not(feature = "oidc"))]
-    fn holder(&self, token: &str, _: &Policy, _: &Rules) -> Option<Caller> {
-        self.tokens.holder(token, latest_ns())
-    }
-
-    /// Is there no holder of this token unless a signature is verified?
-    #[cfg(feature = "oidc")]
-    fn is_unverified(&self, token: &str) -> bool {
-        self.policy().provider.as_ref().is_some_and(|provider| {
-            self.tokens.holder(token, latest_ns()).is_none()
-                && self.keys.known(provider, token, latest_seconds()).is_none()
-        })
-    }
-
-    #[cfg(not(feature = "oidc"))]
-    fn is_unverified(&self, _: &str) -> bool {
-        false
+    fn holder<T>(&self, token: &str, _: &Policy, _: &Rules, _: T) -> Result<Caller, Refused> {
+        self.tokens.holder(token, latest_ns()).ok_or(Refused::BadToken)
     }
 
     /// May the agent of this node use this connection?
@@ -266,7 +268,7 @@ impl Door {
 
     /// May the caller with this token, or the peer without a token, still send requests?
     pub(crate) fn still_knows(&self, peer: &Peer, token: Option<&str>) -> bool {
-        self.identify(peer, token).is_ok()
+        self.identify(peer, token, || Ok(())).is_ok()
     }
 
     /// Ends the calls of a token that was revoked, or of what is not trusted any more.
@@ -344,16 +346,14 @@ impl Door {
     }
 }
 
-#[cfg(feature = "oidc")]
-fn latest_seconds() -> u64 {
-    u64::try_from(latest_ns()).unwrap_or(0) / 1_000_000_000
+/// The present by which tokens expire, as certificates do: time since the Unix epoch.
+pub(crate) fn latest() -> Duration {
+    steady::latest(Duration::from_nanos(u64::try_from(clock::now().wall_ns).unwrap_or(0)))
 }
 
-/// The present by which tokens expire, as certificates do: Unix time in nanoseconds.
+/// [`latest`] in nanoseconds.
 pub(crate) fn latest_ns() -> i64 {
-    let wall_ns = u64::try_from(clock::now().wall_ns).unwrap_or(0);
-    let latest = steady::latest(Duration::from_nanos(wall_ns));
-    i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX)
+    i64::try_from(latest().as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

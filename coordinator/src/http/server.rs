@@ -33,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::access::{Door, Peer, latest_ns};
+use crate::access::{Door, Peer, latest};
 use crate::connections::{Connection, Connections, Times};
 use crate::state::counters::{Counters, Loss};
 
@@ -268,18 +268,13 @@ async fn distrusted(door: Option<&Door>, connection: &Connection) {
     let mut changes = door.changes();
     loop {
         let has_changed = timeout(TRUST_EVERY, changes.changed()).await.is_ok();
-        let has_ended = connection.peer().ends_unix().is_some_and(has_passed);
+        let has_ended = connection.peer().ends_unix().is_some_and(|end| latest() >= end);
         // Chains are verified again only where something has changed.
         let is_admitted = || door.still_admits(connection.peer());
         if has_ended || (has_changed && !is_admitted()) || !connection.is_trusted() {
             return;
         }
     }
-}
-
-fn has_passed(moment_unix: Duration) -> bool {
-    let latest_ns = u64::try_from(latest_ns()).unwrap_or(0);
-    Duration::from_nanos(latest_ns) >= moment_unix
 }
 
 /// The next connection and its place. Where all places are taken another connection gives way.
