@@ -4,8 +4,8 @@
 //! `ca.crt`) or the names of SPIFFE's helper (`svid.pem`, `svid_key.pem`, `svid_bundle.pem`).
 //! Certificates that were revoked stand in `ca.crl`, which may be absent. Nothing is written here.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 /// Time between two polls of a folder.
 pub const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Larger files are none of certificates.
+/// Largest file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Certificate, key and authorities, as each of two worlds calls them.
@@ -28,8 +28,10 @@ const NAMES: [[&str; 3]; 2] =
 /// List of certificates that were revoked.
 const REVOKED: &str = "ca.crl";
 
-/// Bits of a mode by which other users read a key. A group may, as in a mounted secret.
-const READ_BY_OTHERS: u32 = 0o007;
+/// Bits of a mode that a key must not have, and the mode for it. A group may read it, as in a
+/// mounted secret.
+const READ_BY_OTHERS: (u32, &str) = (0o007, "600");
+const ANY: (u32, &str) = (0, "");
 
 /// Why a folder of certificates cannot be used, or made.
 #[derive(Debug, thiserror::Error)]
@@ -44,14 +46,14 @@ pub enum TlsError {
     )]
     Absent(PathBuf, &'static str),
     /// The file is larger than any such file.
-    #[error("{0} is larger than 4 MiB: it cannot be a file of certificates")]
+    #[error("{0} is larger than 4 MiB")]
     TooLarge(PathBuf),
     /// The file holds something else.
     #[error("{0} holds no {1} in PEM")]
     NoPem(PathBuf, &'static str),
-    /// Every user can read the key.
-    #[error("{0} can be read by every user: make it private with chmod 600")]
-    OpenKey(PathBuf),
+    /// Every user can read or write the file.
+    #[error("every user can reach {0}: chmod {1}")]
+    Open(PathBuf, &'static str),
     /// Certificate, key and authorities do not fit each other.
     #[error("the certificates in {0} cannot be used: {1}")]
     Unfit(PathBuf, String),
@@ -183,19 +185,21 @@ impl Material {
         let [certificate, key, authorities] =
             names.ok_or(absent("certificate of an authority"))?.map(|name| folder.join(name));
         let mut digest = blake3::Hasher::new();
-        let text = file(&authorities, 0, &mut digest)?;
-        let authorities = all(&authorities, &text, "certificate")?;
+        let mut read = |path: &Path, forbidden| {
+            let text = file(path, forbidden)?;
+            digest.update(&(text.len() as u64).to_le_bytes()).update(&text);
+            Ok(text)
+        };
+        let authorities = all(&authorities, &read(&authorities, ANY)?, "certificate")?;
         let revoked = folder.join(REVOKED);
         let revoked = match revoked.exists() {
-            true => {
-                all(&revoked, &file(&revoked, 0, &mut digest)?, "list of revoked certificates")?
-            }
+            true => all(&revoked, &read(&revoked, ANY)?, "list of revoked certificates")?,
             false => Vec::new(),
         };
         let (mut chain, mut own) = (Vec::new(), None);
         if certificate.exists() || key.exists() {
-            let text = file(&key, READ_BY_OTHERS, &mut digest)?;
-            chain = all(&certificate, &file(&certificate, 0, &mut digest)?, "certificate")?;
+            let text = read(&key, READ_BY_OTHERS)?;
+            chain = all(&certificate, &read(&certificate, ANY)?, "certificate")?;
             let read = PrivateKeyDer::from_pem_slice(&text);
             own = Some(read.map_err(|_| TlsError::NoPem(key, "private key"))?);
         }
@@ -212,20 +216,23 @@ impl Material {
     }
 }
 
-/// Reads a file that has none of these bits in its mode.
-fn file(path: &Path, mode: u32, digest: &mut blake3::Hasher) -> Result<Vec<u8>, TlsError> {
+/// Reads a file that has none of these bits in its mode; `mode` is for the user's `chmod`.
+///
+/// # Errors
+/// It cannot be read, has such a bit, or is too large.
+pub fn file(path: &Path, (bits, mode): (u32, &'static str)) -> Result<Vec<u8>, TlsError> {
     let unread = |error| TlsError::Unread(path.to_path_buf(), error);
-    let metadata = fs::metadata(path).map_err(unread)?;
-    if metadata.permissions().mode() & mode != 0 {
-        return Err(TlsError::OpenKey(path.to_path_buf()));
+    let file = File::open(path).map_err(unread)?;
+    if file.metadata().map_err(unread)?.permissions().mode() & bits != 0 {
+        return Err(TlsError::Open(path.to_path_buf(), mode));
     }
-    if metadata.len() > FILE_BYTES_MAX {
+    // One byte more than is taken shows that it is too much.
+    let mut text = Vec::new();
+    let length = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unread)?;
+    if length as u64 > FILE_BYTES_MAX {
         return Err(TlsError::TooLarge(path.to_path_buf()));
     }
-    let bytes = fs::read(path).map_err(unread)?;
-    digest.update(&(bytes.len() as u64).to_le_bytes());
-    digest.update(&bytes);
-    Ok(bytes)
+    Ok(text)
 }
 
 /// All items of a kind in a file; at least one.

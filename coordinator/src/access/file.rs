@@ -4,30 +4,22 @@
 //! open all jobs. A file that all users can write is refused. Nothing is decided here.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use memtape_core::access::{Grant, NODE, Role, Rule, Rules, Scope};
-use memtape_tls::folder::Contents;
+use memtape_tls::folder::{Contents, TlsError, file};
 use serde::Deserialize;
 
-/// Largest file.
-const FILE_BYTES_MAX: usize = 4 << 20;
-const TOO_LARGE: &str = "it is larger than 4 MiB";
-
-/// The bit of a mode with which all users can write a file.
-const WRITTEN_BY_OTHERS: u32 = 0o002;
+/// The bit of a mode with which all users can write a file, and the mode for it.
+const WRITTEN_BY_OTHERS: (u32, &str) = (0o002, "go-w");
 
 /// Why a file of roles cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
-    #[error("the file of roles {0} cannot be read: {1}")]
-    Unread(PathBuf, io::Error),
+    #[error("the file of roles cannot be used: {0}")]
+    Unread(#[from] TlsError),
     #[error("the file of roles {path} is wrong: {why}")]
     Wrong { path: PathBuf, why: String },
-    #[error("other users can write the file of roles {0}: chmod go-w")]
-    Open(PathBuf),
 }
 
 /// Content of the file of roles.
@@ -120,21 +112,11 @@ impl Contents for Policy {
     type Error = FileError;
 
     fn read(path: &Path) -> Result<(blake3::Hash, Self), FileError> {
-        let unread = |error| FileError::Unread(path.to_path_buf(), error);
-        let file = std::fs::File::open(path).map_err(unread)?;
-        if file.metadata().map_err(unread)?.permissions().mode() & WRITTEN_BY_OTHERS != 0 {
-            return Err(FileError::Open(path.to_path_buf()));
-        }
-        // One byte more than is taken shows that it is too much.
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread)?;
-        let text = match String::from_utf8(bytes) {
-            Ok(text) => Ok(text),
-            Err(error) if error.as_bytes().len() > FILE_BYTES_MAX => Err(TOO_LARGE.to_string()),
-            Err(_) => Err("it is no UTF-8".to_string()),
-        };
-        text.and_then(|text| Ok((blake3::hash(text.as_bytes()), Self::parse(&text)?)))
-            .map_err(|why| FileError::Wrong { path: path.to_path_buf(), why })
+        let bytes = file(path, WRITTEN_BY_OTHERS)?;
+        let text = str::from_utf8(&bytes).map_err(|_| "it is no UTF-8".to_string());
+        let policy = text.and_then(Self::parse);
+        let wrong = |why| FileError::Wrong { path: path.to_path_buf(), why };
+        Ok((blake3::hash(&bytes), policy.map_err(wrong)?))
     }
 }
 
@@ -144,9 +126,6 @@ impl Policy {
     /// # Errors
     /// One line about what is wrong.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        if text.len() > FILE_BYTES_MAX {
-            return Err(TOO_LARGE.to_string());
-        }
         let file: File = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             format!("line {line}: {}", error.message().lines().next().unwrap_or_default())
@@ -195,6 +174,8 @@ fn rule(granted: Granted) -> Result<Rule, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -256,7 +237,7 @@ mod tests {
         for (mode, is_refused) in [(0o600, false), (0o644, false), (0o664, false), (0o646, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             let read = Policy::read(&path);
-            assert_eq!(matches!(read, Err(FileError::Open(_))), is_refused, "{mode:o}: {read:?}");
+            assert_eq!(matches!(read, Err(FileError::Unread(_))), is_refused, "{mode:o}: {read:?}");
         }
         let why = Policy::read(&path).unwrap_err().to_string();
         assert!(why.contains("chmod go-w"), "{why}");
