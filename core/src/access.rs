@@ -171,27 +171,9 @@ impl Caller {
         !self.grants.is_empty()
     }
 
-    /// May the caller see an owner's jobs?
-    pub fn may_see(&self, owner: Option<&Owner>) -> bool {
-        self.has(Role::Viewer, owner)
-    }
-
-    /// May the caller ask for captures of an owner's jobs?
-    pub fn may_operate(&self, owner: Option<&Owner>) -> bool {
-        self.has(Role::Operator, owner)
-    }
-
-    /// May the caller see all jobs?
-    pub fn may_see_all(&self) -> bool {
-        self.has(Role::Viewer, None)
-    }
-
-    /// May the caller give tokens out and read the audit?
-    pub fn may_administer(&self) -> bool {
-        self.grants.iter().any(|grant| grant.role == Role::Admin)
-    }
-
-    fn has(&self, role: Role, owner: Option<&Owner>) -> bool {
+    /// Does the caller have this role, or a higher one, over the jobs of an owner? Without an owner:
+    /// over all jobs.
+    pub fn has(&self, role: Role, owner: Option<&Owner>) -> bool {
         // An administrator reaches all jobs.
         let reaches = |of: &Grant| of.role == Role::Admin || of.scope.reaches(owner);
         self.grants.iter().any(|grant| grant.role >= role && reaches(grant))
@@ -241,24 +223,40 @@ mod tests {
     #[test]
     fn callers_reach_exactly_the_jobs_of_their_rules() {
         let alice = caller("alice", &[]);
-        assert!(alice.may_see(Some(&owner(1000, ""))) && alice.may_operate(Some(&owner(1000, ""))));
-        assert!(alice.may_see(Some(&owner(0, "a"))) && !alice.may_operate(Some(&owner(0, "a"))));
+        assert!(
+            alice.has(Role::Viewer, Some(&owner(1000, "")))
+                && alice.has(Role::Operator, Some(&owner(1000, "")))
+        );
+        assert!(
+            alice.has(Role::Viewer, Some(&owner(0, "a")))
+                && !alice.has(Role::Operator, Some(&owner(0, "a")))
+        );
         for other in [Some(owner(1001, "")), Some(owner(1000, "b")), Some(owner(0, "")), None] {
-            assert!(!alice.may_see(other.as_ref()) && !alice.may_operate(other.as_ref()));
+            assert!(
+                !alice.has(Role::Viewer, other.as_ref())
+                    && !alice.has(Role::Operator, other.as_ref())
+            );
         }
-        assert!(!alice.may_see_all() && !alice.may_administer());
-        assert!(caller("bob", &["team-a"]).may_see(Some(&owner(0, "a"))));
+        assert!(!alice.has(Role::Viewer, None) && !alice.has(Role::Admin, None));
+        assert!(caller("bob", &["team-a"]).has(Role::Viewer, Some(&owner(0, "a"))));
         assert!(!caller("bob", &["team-b"]).is_known() && !caller("mallory", &[]).is_known());
-        assert!(caller("grafana", &[]).may_see_all() && !caller("grafana", &[]).may_administer());
-        assert!(!caller("grafana", &[]).may_operate(Some(&owner(7, ""))));
+        assert!(
+            caller("grafana", &[]).has(Role::Viewer, None)
+                && !caller("grafana", &[]).has(Role::Admin, None)
+        );
+        assert!(!caller("grafana", &[]).has(Role::Operator, Some(&owner(7, ""))));
         let root = caller("root", &[]);
         assert!(
-            root.may_administer() && root.may_see(None) && root.may_operate(Some(&owner(9, "z")))
+            root.has(Role::Admin, None)
+                && root.has(Role::Viewer, None)
+                && root.has(Role::Operator, Some(&owner(9, "z")))
         );
         // An agent is no viewer, and a caller without a name is unknown.
         assert!(!caller("spiffe://c/agent/n1", &[]).is_known());
         assert!(!rules().caller(&[], &[]).is_known());
-        assert!(Caller::anyone().may_administer() && Caller::anyone().may_see(None));
+        assert!(
+            Caller::anyone().has(Role::Admin, None) && Caller::anyone().has(Role::Viewer, None)
+        );
     }
 
     #[test]

@@ -93,21 +93,21 @@ impl IntoResponse for SignedIn {
 fn who(caller: &Caller) -> WhoAmI {
     WhoAmI {
         name: caller.name.clone(),
-        sees_all_jobs: caller.may_see_all(),
-        administers: caller.may_administer(),
+        sees_all_jobs: caller.has(Role::Viewer, None),
+        administers: caller.has(Role::Admin, None),
         signed_in: false,
     }
 }
 
 async fn list(asking: Asking) -> Answer<Tokens> {
-    asking.administers()?;
+    asking.needs(Role::Admin)?;
     let now_ns = latest_ns();
     let tokens = asking.api.door.tokens.list();
     Ok(Json(Tokens { tokens: tokens.iter().map(|record| token(record, now_ns)).collect() }))
 }
 
 async fn create(asking: Asking, Sent(body): Sent) -> Result<Accepted<CreatedToken>, Problem> {
-    asking.administers()?;
+    asking.needs(Role::Admin)?;
     let wish: TokenRequest = serde_json::from_slice(&body)?;
     let bad = |line: String| Problem::new(StatusCode::BAD_REQUEST, line);
     let name = wish.name.trim();
@@ -150,7 +150,7 @@ async fn revoke(
     // Read, so that a client that sends one gets its answer over HTTP/2.
     _: Sent,
 ) -> Answer<Token> {
-    asking.administers()?;
+    asking.needs(Role::Admin)?;
     let Path(IdPath { id }) = path?;
     let now_ns = latest_ns();
     let entry = asking.entry("revoke token", id.clone());
@@ -172,7 +172,7 @@ async fn revoke(
 }
 
 async fn audit(asking: Asking, query: QueryOf<AuditQuery>) -> Answer<Audit> {
-    asking.administers()?;
+    asking.needs(Role::Admin)?;
     let Query(AuditQuery { after }) = query?;
     asking.audit_read("read audit", String::new()).await?;
     let kept = asking.api.door.audit.clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use memtape_core::access::Caller;
+use memtape_core::access::{Caller, Role};
 
 use crate::access::audit::{self, NotWritten};
 use crate::access::{Peer, Refused};
@@ -120,25 +120,14 @@ impl Asking {
         blocking::sending((self.call.clone(), self.unsent.clone()), work);
     }
 
-    /// Admits only administrators.
+    /// Admits only callers who have a role over all jobs.
     ///
     /// # Errors
     /// The caller does not.
-    pub(crate) fn administers(&self) -> Result<(), Problem> {
-        match self.caller.may_administer() {
+    pub(crate) fn needs(&self, role: Role) -> Result<(), Problem> {
+        match self.caller.has(role, None) {
             true => Ok(()),
-            false => Err(self.lacks("admin")),
-        }
-    }
-
-    /// Admits only callers who see all jobs.
-    ///
-    /// # Errors
-    /// The caller does not.
-    pub(crate) fn sees_all(&self) -> Result<(), Problem> {
-        match self.caller.may_see_all() {
-            true => Ok(()),
-            false => Err(self.lacks("viewer of all jobs")),
+            false => Err(self.lacks(&format!("{} of all jobs", role.as_str()))),
         }
     }
 

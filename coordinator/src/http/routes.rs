@@ -14,6 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
+use memtape_core::access::Role;
 use memtape_core::limits::{METRICS_RANKS_MAX, REQUEST_BYTES_MAX};
 use memtape_proto::api::Index;
 use tokio::sync::Mutex;
@@ -143,7 +144,7 @@ async fn check_ready(api: Api) -> Ready {
 }
 
 async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
-    asking.sees_all()?;
+    asking.needs(Role::Viewer)?;
     let ranks_max = asking.api.quotas.answers.bytes_max / RANK_METRICS_BYTES;
     let ranks_max = METRICS_RANKS_MAX.min(ranks_max as usize);
     let ranks = asking.ask_all(|view| view.jobs.ranks().0).await?;

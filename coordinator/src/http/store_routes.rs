@@ -11,6 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use memtape_core::access::Role;
 use memtape_proto::api::BackupQuery;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -38,7 +39,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 struct Backup(Body);
 
 async fn backup(asking: Asking, query: QueryOf<BackupQuery>) -> Result<Backup, Problem> {
-    asking.administers()?;
+    asking.needs(Role::Admin)?;
     let Query(BackupQuery { snapshots }) = query?;
     let with = match snapshots {
         Some(false) => WithSnapshots::No,

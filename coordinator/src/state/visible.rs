@@ -7,8 +7,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::access::Caller;
-use memtape_core::identity::owner::Owner;
+use memtape_core::access::{Caller, Role};
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::policy::Explanation;
 use memtape_disk::clock::Now;
@@ -100,7 +99,7 @@ impl<'a> Visible<'a> {
 
     /// May the caller ask for captures of an attempt?
     pub(crate) fn may_operate(&self, attempt: &Attempt) -> bool {
-        self.caller.may_operate(Some(&attempt.record.owner))
+        self.caller.has(Role::Operator, Some(&attempt.record.owner))
     }
 
     /// The meant captures, newest first: agents choose the names of their own, and no later time
@@ -145,14 +144,14 @@ impl<'a> Visible<'a> {
     /// All actions, oldest first; actions on nodes only for a caller who sees every job.
     pub(crate) fn actions(&self) -> impl DoubleEndedIterator<Item = &'a ActionRecord> {
         self.view.actions.iter().filter(|action| {
-            self.caller.may_see_all() || self.incident(&action.incident_id).is_some()
+            self.caller.has(Role::Viewer, None) || self.incident(&action.incident_id).is_some()
         })
     }
 
     /// All nodes; for a caller who does not see every job, only nodes on which a visible job ran,
     /// with the GPUs on which one runs, and without the use of the host.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a String, &'a Node, Vec<Gpu>, Host)> {
-        let sees_all = self.caller.may_see_all();
+        let sees_all = self.caller.has(Role::Viewer, None);
         let attempts = self.view.jobs.attempts().filter(|of| !sees_all && self.has(of));
         let mut own = BTreeMap::<&str, Vec<&Rank>>::new();
         for rank in attempts.flat_map(|attempt| attempt.ranks.values()) {
@@ -177,18 +176,14 @@ impl<'a> Visible<'a> {
     }
 
     fn has(&self, attempt: &Attempt) -> bool {
-        self.may_see(Some(&attempt.record.owner))
+        self.caller.has(Role::Viewer, Some(&attempt.record.owner))
     }
 
     fn has_serial(&self, serial: u32) -> bool {
         match self.view.jobs.get(serial) {
             Some(attempt) => self.has(attempt),
             // Whose it was is not known any more.
-            None => self.may_see(None),
+            None => self.caller.has(Role::Viewer, None),
         }
-    }
-
-    fn may_see(&self, owner: Option<&Owner>) -> bool {
-        self.caller.may_see(owner)
     }
 }
