@@ -5,8 +5,8 @@
 //! cost places that agents need. Such connections give way (`connections/waiting.rs`): one of the
 //! network that has most of them where all places are taken, one of the network with most unknown
 //! calls where there are too many of these. Bytes of an unauthenticated client are bounded, too. A
-//! connection without a call is closed after [`Times::idle`]; one whose certificate or role is
-//! valid no more at once; and one whose client does not read its answer after [`Times::stalled`].
+//! connection without a call is closed after [`IDLE_MAX`]; one whose certificate or role is
+//! valid no more at once; and one whose client does not read its answer after [`STALLED_MAX`].
 //! No timer of the HTTP library covers all of this: none
 //! runs before the protocol is known, nor between two calls of HTTP/2. This file reads no request.
 
@@ -23,7 +23,9 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::Response;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use memtape_core::limits::STREAMS_PER_CONNECTION_MAX;
+use memtape_core::limits::{
+    ANSWER_STALLED_SECONDS_MAX, CONNECTION_IDLE_SECONDS_MAX, STREAMS_PER_CONNECTION_MAX,
+};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
@@ -34,14 +36,9 @@ use crate::state::counters::Loss;
 /// Interval between two checks for clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Maximum idle times of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
-    /// Time without a call in progress.
-    pub(crate) idle: Duration,
-    /// Time for which the client does not read an answer.
-    pub(crate) stalled: Duration,
-}
+/// Time after which a connection without a call, and one whose client reads nothing, is closed.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(CONNECTION_IDLE_SECONDS_MAX);
+const STALLED_MAX: Duration = Duration::from_secs(ANSWER_STALLED_SECONDS_MAX);
 
 /// All connections that can give way.
 #[derive(Debug)]
@@ -206,23 +203,20 @@ impl Connection {
     }
 
     /// Returns when the connection is to be closed, with the reason.
-    pub(crate) async fn overdue(&self, times: Times) -> Loss {
+    pub(crate) async fn overdue(&self) -> Loss {
         loop {
             if self.is_given_up.load(SeqCst) {
                 return Loss::ConnectionGivenUp;
             }
             let idle_since = lock(&self.calls).idle_since;
-            let ends = idle_since.map(|since| since + times.idle);
+            let ends = idle_since.map(|since| since + IDLE_MAX);
             if ends.is_some_and(|end| Instant::now() >= end) {
                 return Loss::ConnectionOverdue;
             }
-            if self.stalled_since().is_some_and(|since| since.elapsed() >= times.stalled) {
+            if self.stalled_since().is_some_and(|since| since.elapsed() >= STALLED_MAX) {
                 return Loss::ConnectionOverdue;
             }
-            let next = match ends {
-                Some(end) => end,
-                None => Instant::now() + LOOK_EVERY.min(times.stalled),
-            };
+            let next = ends.unwrap_or_else(|| Instant::now() + LOOK_EVERY);
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = sleep_until(next) => {}

@@ -208,8 +208,8 @@ async fn serve_health(
     counters: Arc<Counters>,
 ) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let listener = server::bind(listen).await?;
-    let (router, bounds) = (routes::health_router(api), Bounds::small());
-    let serving = server::serve(listener, router, bounds, None, counters, pending());
+    let router = routes::health_router(api);
+    let serving = server::serve(listener, router, server::HEALTH, None, counters, pending());
     Ok(async { drop(serving.await) })
 }
 

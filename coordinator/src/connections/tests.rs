@@ -6,8 +6,6 @@ use memtape_core::limits::UNKNOWN_CALLS_MAX;
 
 use super::*;
 
-const TIMES: Times = Times { idle: Duration::from_secs(30), stalled: Duration::from_secs(60) };
-
 fn peer(last: u8, port: u16) -> Peer {
     Peer::new(SocketAddr::from(([127, 0, 0, last], port)))
 }
@@ -17,15 +15,15 @@ async fn an_idle_connection_is_overdue_and_a_busy_one_is_not() {
     let all = Arc::new(Connections::new(UNKNOWN_CALLS_MAX));
     let connection = all.open(peer(1, 1));
     let begin = Instant::now();
-    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
-    assert_eq!(begin.elapsed(), TIMES.idle);
+    assert_eq!(connection.overdue().await, Loss::ConnectionOverdue);
+    assert_eq!(begin.elapsed(), IDLE_MAX);
 
     let call = connection.begin();
     call.admit((None, Box::new(|_| true)));
-    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue());
     assert!(is_overdue.await.is_err(), "a call is in progress");
     drop(call);
-    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
+    assert_eq!(connection.overdue().await, Loss::ConnectionOverdue);
 }
 
 #[tokio::test(start_paused = true)]
@@ -36,7 +34,7 @@ async fn the_longest_idle_connection_is_closed_first() {
     busy.admit((None, Box::new(|_| true)));
     let given_up = || all.give_up_one().map(|it| it.peer().address.port());
     assert_eq!(given_up(), Some(2));
-    assert_eq!(connections[1].overdue(TIMES).await, Loss::ConnectionGivenUp);
+    assert_eq!(connections[1].overdue().await, Loss::ConnectionGivenUp);
     drop(busy);
     assert_eq!((given_up(), given_up(), given_up()), (Some(3), Some(1), None));
 }
@@ -191,8 +189,8 @@ async fn an_answer_that_is_not_read_is_overdue_and_a_silent_one_is_not() {
     let connection = all.open(peer(1, 1));
     let answer = connection.begin().answer(Response::new(Body::from("unread")));
     let begin = Instant::now();
-    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
-    assert_eq!(begin.elapsed(), TIMES.stalled);
+    assert_eq!(connection.overdue().await, Loss::ConnectionOverdue);
+    assert_eq!(begin.elapsed(), STALLED_MAX);
     drop(answer);
     // The stream of an agent, which may be silent for as long as it likes.
     let (send, receive) = tokio::sync::mpsc::channel::<Result<&str, std::io::Error>>(1);
@@ -204,14 +202,14 @@ async fn an_answer_that_is_not_read_is_overdue_and_a_silent_one_is_not() {
         Poll::Ready(Pin::new(&mut stream).poll_frame(context).is_ready())
     };
     assert!(!std::future::poll_fn(&mut poll).await, "nothing to read yet");
-    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue());
     assert!(is_overdue.await.is_err(), "an agent's stream may be silent");
     send.send(Ok("unread")).await.unwrap();
     let begin = Instant::now();
-    assert_eq!(connection.overdue(TIMES).await, Loss::ConnectionOverdue);
-    assert!(begin.elapsed() >= TIMES.stalled);
+    assert_eq!(connection.overdue().await, Loss::ConnectionOverdue);
+    assert!(begin.elapsed() >= STALLED_MAX);
     assert!(std::future::poll_fn(&mut poll).await, "what it had");
     assert!(!std::future::poll_fn(&mut poll).await, "nothing more");
-    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue(TIMES));
+    let is_overdue = tokio::time::timeout(Duration::from_secs(600), connection.overdue());
     assert!(is_overdue.await.is_err(), "what came was read");
 }

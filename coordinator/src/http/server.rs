@@ -20,10 +20,7 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use memtape_core::capacity::Division;
-use memtape_core::limits::{
-    ANSWER_STALLED_SECONDS_MAX, CALLS_PER_CONNECTION_MAX, CONNECTION_IDLE_SECONDS_MAX,
-    CONNECTIONS_MAX, UNREAD_UPLOAD_BYTES_MAX,
-};
+use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CONNECTIONS_MAX, UNREAD_UPLOAD_BYTES_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -34,7 +31,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use crate::access::{Door, Peer, latest};
-use crate::connections::{Connection, Connections, Times};
+use crate::connections::{Connection, Connections};
 use crate::state::counters::{Counters, Loss};
 
 /// Open files that are no connections: the store, and snapshots on their way to the disk.
@@ -47,9 +44,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a handshake of TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections to the port of health, and how long each may do nothing.
-const HEALTH_CONNECTIONS_MAX: usize = 64;
-const HEALTH_SECONDS_MAX: u64 = 5;
+/// Bounds of the port of health, which answers a few small questions.
+pub(crate) const HEALTH: Bounds = Bounds { connections_max: 64, unknown_calls_max: 64 };
 
 /// Interval between two checks for expired certificates.
 const TRUST_EVERY: Duration = Duration::from_secs(10);
@@ -101,29 +97,13 @@ pub(crate) struct Bounds {
     pub(crate) connections_max: usize,
     /// Calls of unknown clients at the same time.
     pub(crate) unknown_calls_max: usize,
-    /// Maximum idle times of a connection.
-    pub(crate) times: Times,
 }
 
 impl Bounds {
-    /// Bounds of a port that answers a few small questions.
-    pub(crate) fn small() -> Self {
-        let seconds = Duration::from_secs(HEALTH_SECONDS_MAX);
-        let times = Times { idle: seconds, stalled: seconds };
-        let connections_max = HEALTH_CONNECTIONS_MAX;
-        Self { connections_max, unknown_calls_max: HEALTH_CONNECTIONS_MAX, times }
-    }
-
     /// Bounds of the port of agents and users, by the memory.
     pub(crate) fn within(memory: &Division) -> Self {
-        let seconds = Duration::from_secs;
-        let (idle, stalled) =
-            (seconds(CONNECTION_IDLE_SECONDS_MAX), seconds(ANSWER_STALLED_SECONDS_MAX));
-        Self {
-            connections_max: memory.connections_max(),
-            unknown_calls_max: memory.unknown_calls_max(),
-            times: Times { idle, stalled },
-        }
+        let connections_max = memory.connections_max();
+        Self { connections_max, unknown_calls_max: memory.unknown_calls_max() }
     }
 }
 
@@ -174,7 +154,7 @@ pub(crate) async fn serve(
         connections.spawn(async move {
             let why = tokio::select! {
                 () = answer(stream, builder, router, watcher, &connection, door.as_deref()) => None,
-                why = connection.overdue(bounds.times) => Some(why),
+                why = connection.overdue() => Some(why),
                 () = distrusted(door.as_deref(), &connection) => Some(Loss::ConnectionDistrusted),
             };
             if let Some(why) = why {
@@ -310,14 +290,14 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::connections::IDLE_MAX;
 
     /// A server of three connections.
-    async fn start(idle: Duration) -> SocketAddr {
+    async fn start() -> SocketAddr {
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().fallback(async || "here");
-        let times = Times { idle, stalled: idle };
-        let bounds = Bounds { connections_max: 3, unknown_calls_max: 3, times };
+        let bounds = Bounds { connections_max: 3, unknown_calls_max: 3 };
         let counters = Arc::new(Counters::default());
         tokio::spawn(serve(listener, router, bounds, None, counters, std::future::pending()));
         address
@@ -333,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn silent_connections_lock_no_client_out() {
-        let address = start(Duration::from_secs(3600)).await;
+        let address = start().await;
         let mut silent = Vec::new();
         for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n", b"GET / HT", b"", b"", b""] {
             let mut stream = TcpStream::connect(address).await.unwrap();
@@ -346,14 +326,14 @@ mod tests {
         assert_eq!(silent[0].read(&mut byte).await.unwrap_or(0), 0);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_silent_connection_ends() {
-        let address = start(Duration::from_millis(50)).await;
+        let address = start().await;
         for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(said).await.unwrap();
             let mut all = Vec::new();
-            let ended = timeout(Duration::from_secs(60), stream.read_to_end(&mut all)).await;
+            let ended = timeout(2 * IDLE_MAX, stream.read_to_end(&mut all)).await;
             assert!(ended.is_ok(), "still open after {said:?}");
         }
     }
