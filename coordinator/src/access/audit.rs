@@ -28,8 +28,6 @@ pub(crate) struct Audit {
     store: Store,
     pub(super) counters: Arc<Counters>,
     kept: Arc<Mutex<Kept>>,
-    /// Reads that were written down lately, and when.
-    reads: Arc<Mutex<HashMap<Read, u64>>>,
 }
 
 /// The kept entries, oldest first.
@@ -39,6 +37,8 @@ struct Kept {
     chains: BTreeMap<Chain, VecDeque<Arc<AuditRecord>>>,
     /// Entries of each cause.
     counts: BTreeMap<Cause, usize>,
+    /// Callers, actions and subjects of the reads that were written down lately, and when.
+    reads: HashMap<[String; 3], u64>,
 }
 
 /// A cause, and a name where names share its entries.
@@ -57,9 +57,6 @@ fn entries_max(cause: Cause) -> usize {
         Cause::Agent | Cause::Refusal | Cause::Unproven => AUDIT_AGENT_ENTRIES_MAX,
     }
 }
-
-/// A caller, and the action and the subject of a read.
-type Read = [String; 3];
 
 impl Kept {
     /// Keeps an entry. Returns the entry to delete, where the cause has too many.
@@ -108,7 +105,7 @@ impl Audit {
             kept.last_number = kept.last_number.max(record.number);
             kept.keep(Arc::new(record));
         }
-        Self { store, counters, kept: Arc::new(Mutex::new(kept)), reads: Arc::default() }
+        Self { store, counters, kept: Arc::new(Mutex::new(kept)) }
     }
 
     /// Adds an entry, and waits until it is stored.
@@ -129,12 +126,11 @@ impl Audit {
         now_ns: u64,
         entry: AuditRecord,
     ) -> Result<(), NotWritten> {
-        let reads = || self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         let read = [&entry.who, &entry.action, &entry.subject].map(String::clone);
-        reads().retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
-        if !reads().contains_key(&read) {
+        self.kept().reads.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
+        if !self.kept().reads.contains_key(&read) {
             self.write(entry).await?;
-            reads().insert(read, now_ns);
+            self.kept().reads.insert(read, now_ns);
         }
         Ok(())
     }
