@@ -25,13 +25,8 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 const NAMES: [[&str; 3]; 2] =
     [["tls.crt", "tls.key", "ca.crt"], ["svid.pem", "svid_key.pem", "svid_bundle.pem"]];
 
-/// List of certificates that were revoked.
-const REVOKED: &str = "ca.crl";
-
-/// Bits of a mode that a key must not have, and the mode for it. A group may read it, as in a
-/// mounted secret.
-const READ_BY_OTHERS: (u32, &str) = (0o007, "600");
-const ANY: (u32, &str) = (0, "");
+/// Bits of a mode by which other users read a key. A group may, as in a mounted secret.
+const READ_BY_OTHERS: u32 = 0o007;
 
 /// Why a folder of certificates cannot be used, or made.
 #[derive(Debug, thiserror::Error)]
@@ -45,15 +40,12 @@ pub enum TlsError {
          svid_bundle.pem; `memtape tls init` makes them"
     )]
     Absent(PathBuf, &'static str),
-    /// The file is larger than any such file.
-    #[error("{0} is larger than 4 MiB")]
-    TooLarge(PathBuf),
     /// The file holds something else.
     #[error("{0} holds no {1} in PEM")]
     NoPem(PathBuf, &'static str),
     /// Every user can read or write the file.
-    #[error("every user can reach {0}: chmod {1}")]
-    Open(PathBuf, &'static str),
+    #[error("every user reaches {0}: chmod 600, or chmod go-w where others may read it")]
+    Open(PathBuf),
     /// Certificate, key and authorities do not fit each other.
     #[error("the certificates in {0} cannot be used: {1}")]
     Unfit(PathBuf, String),
@@ -181,25 +173,24 @@ impl Material {
     /// can read.
     pub fn read(folder: &Path) -> Result<Self, TlsError> {
         let names = NAMES.iter().find(|names| folder.join(names[2]).exists());
-        let absent = |what| TlsError::Absent(folder.to_path_buf(), what);
-        let [certificate, key, authorities] =
-            names.ok_or(absent("certificate of an authority"))?.map(|name| folder.join(name));
+        let absent = TlsError::Absent(folder.to_path_buf(), "certificate of an authority");
+        let [certificate, key, authorities] = names.ok_or(absent)?.map(|name| folder.join(name));
         let mut digest = blake3::Hasher::new();
         let mut read = |path: &Path, forbidden| {
             let text = file(path, forbidden)?;
             digest.update(&(text.len() as u64).to_le_bytes()).update(&text);
             Ok(text)
         };
-        let authorities = all(&authorities, &read(&authorities, ANY)?, "certificate")?;
-        let revoked = folder.join(REVOKED);
+        let authorities = all(&authorities, &read(&authorities, 0)?, "certificate")?;
+        let revoked = folder.join("ca.crl");
         let revoked = match revoked.exists() {
-            true => all(&revoked, &read(&revoked, ANY)?, "list of revoked certificates")?,
+            true => all(&revoked, &read(&revoked, 0)?, "list of revoked certificates")?,
             false => Vec::new(),
         };
         let (mut chain, mut own) = (Vec::new(), None);
         if certificate.exists() || key.exists() {
             let text = read(&key, READ_BY_OTHERS)?;
-            chain = all(&certificate, &read(&certificate, ANY)?, "certificate")?;
+            chain = all(&certificate, &read(&certificate, 0)?, "certificate")?;
             let read = PrivateKeyDer::from_pem_slice(&text);
             own = Some(read.map_err(|_| TlsError::NoPem(key, "private key"))?);
         }
@@ -216,21 +207,21 @@ impl Material {
     }
 }
 
-/// Reads a file that has none of these bits in its mode; `mode` is for the user's `chmod`.
+/// Reads a file that has none of these bits in its mode.
 ///
 /// # Errors
 /// It cannot be read, has such a bit, or is too large.
-pub fn file(path: &Path, (bits, mode): (u32, &'static str)) -> Result<Vec<u8>, TlsError> {
+pub fn file(path: &Path, bits: u32) -> Result<Vec<u8>, TlsError> {
     let unread = |error| TlsError::Unread(path.to_path_buf(), error);
     let file = File::open(path).map_err(unread)?;
     if file.metadata().map_err(unread)?.permissions().mode() & bits != 0 {
-        return Err(TlsError::Open(path.to_path_buf(), mode));
+        return Err(TlsError::Open(path.to_path_buf()));
     }
     // One byte more than is taken shows that it is too much.
     let mut text = Vec::new();
     let length = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unread)?;
     if length as u64 > FILE_BYTES_MAX {
-        return Err(TlsError::TooLarge(path.to_path_buf()));
+        return Err(unread(io::Error::other("it is larger than 4 MiB")));
     }
     Ok(text)
 }

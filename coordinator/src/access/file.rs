@@ -10,8 +10,8 @@ use memtape_core::access::{Grant, NODE, Role, Rule, Rules, Scope};
 use memtape_tls::folder::{Contents, TlsError, file};
 use serde::Deserialize;
 
-/// The bit of a mode with which all users can write a file, and the mode for it.
-const WRITTEN_BY_OTHERS: (u32, &str) = (0o002, "go-w");
+/// The bit of a mode with which all users can write a file.
+const WRITTEN_BY_OTHERS: u32 = 0o002;
 
 /// Why a file of roles cannot be used.
 #[derive(Debug, thiserror::Error)]
