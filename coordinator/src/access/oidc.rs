@@ -157,7 +157,10 @@ impl Keys {
         if now_seconds >= claims.exp || claims.nbf.is_some_and(|begin| now_seconds < begin) {
             return None;
         }
-        if provider.name_claim == EMAIL && !is_true(claims.others.get(EMAIL_VERIFIED)) {
+        // Some providers write it as a text.
+        let is_true = |claim: &Value| *claim == true || claim == "true";
+        let is_verified = claims.others.get(EMAIL_VERIFIED).is_some_and(is_true);
+        if provider.name_claim == EMAIL && !is_verified {
             return None;
         }
         let name = claims.others.get(&provider.name_claim)?.as_str()?;
@@ -235,15 +238,6 @@ impl Keys {
             self.is_wanted.store(false, Relaxed);
         }
         Ok(())
-    }
-}
-
-/// Some providers write it as a text.
-fn is_true(claim: Option<&Value>) -> bool {
-    match claim {
-        Some(Value::Bool(is_true)) => *is_true,
-        Some(Value::String(text)) => text == "true",
-        _ => false,
     }
 }
 
