@@ -115,17 +115,13 @@ impl Site {
         })
     }
 
-    fn has_certificate(&self, name: &str) -> bool {
-        let tls = self.door.as_ref().and_then(|door| door.tls());
-        tls.is_some_and(|tls| tls.hosts().iter().any(|host| host.eq_ignore_ascii_case(name)))
-    }
-
     fn has(&self, name: &str) -> bool {
         let address = name.trim_start_matches('[').trim_end_matches(']');
+        let tls = self.door.as_ref().and_then(|door| door.tls());
+        let hosts = tls.map(|tls| tls.hosts()).unwrap_or_default();
         name.eq_ignore_ascii_case("localhost")
             || address.parse::<IpAddr>().is_ok()
-            || self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
-            || self.has_certificate(name)
+            || self.names.iter().chain(&hosts).any(|known| known.eq_ignore_ascii_case(name))
     }
 }
 
