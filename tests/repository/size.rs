@@ -11,8 +11,8 @@ use crate::source::{Source, manifests, rust};
 const LINES_MAX: [(&str, usize, usize); 20] = [
     ("agent", 11_257, 5_352),
     ("cli", 17_075, 1_580),
-    ("coordinator", 21_023, 10_021),
-    ("core", 31_242, 11_389),
+    ("coordinator", 20_904, 10_018),
+    ("core", 31_240, 11_389),
     ("disk", 1_059, 0),
     ("fuzz", 0, 527),
     ("pickle", 4_704, 0),
@@ -27,7 +27,7 @@ const LINES_MAX: [(&str, usize, usize); 20] = [
     ("tests/repository", 0, 1_673),
     ("tests/sim", 0, 2_868),
     ("tests/store_bench", 0, 355),
-    ("tls", 692, 203),
+    ("tls", 690, 203),
     ("xtask", 0, 2_093),
 ];
 
