@@ -171,8 +171,7 @@ impl Caller {
         !self.grants.is_empty()
     }
 
-    /// Does the caller have this role, or a higher one, over the jobs of an owner? Without an owner:
-    /// over all jobs.
+    /// Does the caller have this or a higher role over the jobs of an owner; without one, over all?
     pub fn has(&self, role: Role, owner: Option<&Owner>) -> bool {
         // An administrator reaches all jobs.
         let reaches = |of: &Grant| of.role == Role::Admin || of.scope.reaches(owner);
