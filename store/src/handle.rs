@@ -42,9 +42,9 @@ pub enum Unready {
     /// The data folder is gone, or was replaced by another one.
     #[error("the data folder is gone, or another one is in its place: put it back and restart")]
     FolderGone,
-    /// The last write failed, and why.
-    #[error("{0} cannot be written: {1}")]
-    Failing(Written, String),
+    /// The last writes of these kinds failed; a line of each says why.
+    #[error("{}", .0.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("; "))]
+    Failing(Vec<(Written, String)>),
     /// Changes come faster than the disk takes them.
     #[error("{0} changes wait for the journal: they come faster than the disk takes them")]
     Behind(u64),
@@ -151,8 +151,10 @@ impl Store {
         if self.shared.lock.check().is_err() {
             return Some(Unready::FolderGone);
         }
-        if let Some((what, why)) = self.shared.errors.first() {
-            return Some(Unready::Failing(what, why));
+        let mut failing = self.shared.errors.failing();
+        failing.retain(|(what, _)| *what != Written::Upkeep);
+        if !failing.is_empty() {
+            return Some(Unready::Failing(failing));
         }
         let queued = self.shared.health.queued.load(Ordering::Relaxed);
         (queued > CHANGES_QUEUED_MAX).then_some(Unready::Behind(queued))

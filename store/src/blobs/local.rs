@@ -70,7 +70,8 @@ impl Blobs {
     /// Snapshots on the store's disk, whose folder must be there.
     pub fn new(disk: &Arc<dyn Disk>) -> Self {
         let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
-        Self { disk: disk.clone(), remote, uses, errors: LastErrors::default(), is_gone }
+        let errors = LastErrors::new(disk.folder());
+        Self { disk: disk.clone(), remote, uses, errors, is_gone }
     }
 
     /// Sends new snapshots to the remote store from now on.

@@ -1,6 +1,7 @@
 //! The store as a whole: what was written is there after any end and any damage.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
@@ -164,7 +165,7 @@ fn a_full_disk_is_reported_and_vital_changes_wait() {
         assert_eq!((who, result.unwrap_err().kind), ("awaited", Kind::Full));
     }
     assert_eq!(store.health().waiting.load(Ordering::Relaxed), 1);
-    assert!(matches!(store.unready(), Some(Unready::Failing(Written::Records, _))));
+    assert!(matches!(store.unready(), Some(Unready::Failing(of)) if of[0].0 == Written::Records));
     assert_eq!(store.health().given_up.load(Ordering::Relaxed), 0);
     assert!(store.health().failures.load(Ordering::Relaxed) >= 3);
     // Steps can be read; their acknowledgement waits for the disk, and for the record before them.
@@ -229,6 +230,43 @@ fn a_full_disk_is_not_ready_whatever_is_written() {
     store.try_write(Changes::of(&incident("inc-0", "written")), Box::new(|_| {}));
     store.turn();
     assert!(put().is_ok() && unready().is_empty());
+}
+
+/// The log has a line when a kind begins to fail, and one when it works again.
+#[test]
+fn all_kinds_that_fail_are_named_and_each_is_logged_once() {
+    let disk = SimulatedDisk::new(1);
+    let (store, _, _) = Store::open_in_turns(&disk.process()).unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let lines = tracing_subscriber::fmt().with_ansi(false);
+    let lines = lines.with_writer(Arc::new(log.reopen().unwrap())).finish();
+    let _logged = tracing::subscriber::set_default(lines);
+    let write_all = |seconds: u64| {
+        clock::set(Now { mono_ns: (1 << 60) + seconds * 1_000_000_000, wall_ns: 1 << 60 });
+        store.try_write(Changes::of(&incident("inc-0", "refused")), Box::new(|_| {}));
+        store.steps(vec![((SERIES, (1, 1)), (0..10).map(row).collect())], Box::new(|_| {}));
+        let put = store.blobs().put(blake3::hash(b"a snapshot"), b"a snapshot".as_slice().into());
+        drop(at_once(put));
+        store.turn();
+        store.unready().map(|why| why.to_string()).unwrap_or_default()
+    };
+    disk.set_room(Some(disk.used_bytes()));
+    let unready = (0..30).map(write_all).last().unwrap();
+    for kind in ["records and", "; step records", "; snapshots"] {
+        assert!(format!("; {unready}").contains(kind), "{unready}");
+    }
+    assert!(unready.len() < 400 && !unready.contains('\n'), "{unready}");
+    disk.set_room(None);
+    assert_eq!(write_all(90), "");
+    let lines = std::fs::read_to_string(log.path()).unwrap();
+    let count = |text: &str| lines.lines().filter(|line| line.contains(text)).count();
+    let room = format!("make room in {}", store.shared.reader.disk.folder().display());
+    assert_eq!(
+        (count("ERROR"), count(&room), count("written again, after ")),
+        (3, 3, 3),
+        "{lines}"
+    );
+    assert!(lines.contains("the audit can be written again, after 30 failures"), "{lines}");
 }
 
 /// Rows of a node are packed before they are too many; while the disk is full, the holder that has

@@ -6,7 +6,6 @@
 //! lost are kept, up to a bound, and tried again.
 
 use std::collections::VecDeque;
-use std::fmt::Display;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,7 +16,7 @@ use memtape_core::limits::CHANGES_WAITING_MAX;
 
 use crate::clock::{ClockWatch, Jump};
 use crate::encoding::Changes;
-use crate::error::{Error, Result};
+use crate::error::{During, Error, Result};
 use crate::inventory::{Extent, Part};
 use crate::journal::Journal;
 use crate::last_errors::Written;
@@ -147,10 +146,8 @@ impl Writer {
         }
         self.sync_log();
         let packed = self.pack_all();
-        self.note(packed, "step records could not be packed");
-        if let Err(why) = self.shared.catalogue.flush() {
-            tracing::warn!("the catalogue could not be flushed: {why}");
-        }
+        self.step_failed(&packed);
+        self.upkeep("the catalogue is not flushed", self.shared.catalogue.flush());
     }
 
     /// Time for which there is no work but jobs.
@@ -217,7 +214,7 @@ impl Writer {
                 done(Err(Error::io("too many steps of the node wait to be packed")));
             }
             Job::Steps { batch, done } => {
-                let appended = self.steps.append(open, batch);
+                let appended = self.steps.append(open, batch).map_err(Error::from);
                 self.step_failed(&appended);
                 if appended.is_ok() && self.is_all_logged() {
                     self.logged.push(done);
@@ -238,8 +235,7 @@ impl Writer {
                 self.sync_log();
                 let packed = self.pack_all();
                 // What is not in the index then is caught up with at the next start.
-                let flushed = self.shared.catalogue.flush();
-                self.note(flushed, "the catalogue could not be flushed");
+                self.upkeep("the catalogue is not flushed", self.shared.catalogue.flush());
                 done(packed);
             }
         }
@@ -251,9 +247,9 @@ impl Writer {
     }
 
     /// Notes a failed write of steps. Only when all that waits is packed is it over.
-    fn step_failed<T, E: Display>(&self, result: &std::result::Result<T, E>) {
+    fn step_failed<T>(&self, result: &Result<T>) {
         if result.is_err() {
-            self.shared.errors.note(Written::Steps, result);
+            self.note(Written::Steps, result);
             self.shared.health.step_failures.fetch_add(1, Relaxed);
         }
     }
@@ -264,11 +260,10 @@ impl Writer {
         if self.logged.is_empty() {
             return;
         }
-        let synced = self.steps.sync_log();
+        let synced = self.steps.sync_log().map_err(Error::from);
         let logged = std::mem::take(&mut self.logged);
         self.step_failed(&synced);
-        if let Err(why) = synced {
-            tracing::error!("the log of steps cannot be synced: {why}");
+        if synced.is_err() {
             self.unlogged.splice(..0, logged);
             self.pack_soon();
         } else {
@@ -288,21 +283,15 @@ impl Writer {
         let changes = || groups.iter().flat_map(|group| &group.changes);
         let health = &self.shared.health;
         let appended = self.shared.lock.check().and_then(|()| self.journal.append(changes()));
+        let appended = appended.map_err(Error::from);
         // Where there was nothing to write, it succeeds on a full disk, too.
-        let is_write = changes().next().is_some();
-        let is_news = is_write && self.shared.errors.note(Written::Records, &appended);
-        if let Err(error) = appended {
-            health.failures.fetch_add(1, Relaxed);
-            if is_news {
-                // It may be gone, and is put back then.
-                self.looked_ns = 0;
-                tracing::error!("the journal cannot be written, trying again: {error}");
-            }
-            self.keep(groups, &error.into());
-            return;
+        if changes().next().is_some() && self.note(Written::Records, &appended) {
+            // The journal may be gone, and is put back then.
+            self.looked_ns = 0;
         }
-        if is_news {
-            tracing::info!("the journal can be written again");
+        if let Err(error) = appended {
+            self.keep(groups, &error);
+            return;
         }
         // The records are safe now. A catalogue that fails is filled again at the next start.
         let extent = Extent { bytes: self.journal.sequence(), rows: 0 };
@@ -312,7 +301,7 @@ impl Writer {
         health.journal_bytes.store(self.journal.len_bytes(), Relaxed);
         let took_ns = clock::now().mono_ns.saturating_sub(begin_ns);
         health.commit_ns.fetch_add(took_ns, Relaxed);
-        self.note(applied, "the catalogue could not be written; the journal has everything");
+        self.upkeep("the catalogue is not written; the journal has everything", applied);
         for group in groups {
             (group.done)(Ok(()));
         }
@@ -388,7 +377,7 @@ impl Writer {
         }
         if self.journal.is_bloated() {
             let rewritten = self.rewrite_journal();
-            self.note(rewritten, "the journal could not be written again");
+            self.upkeep("the journal is not shortened", rewritten);
         }
         !self.is_backed_up() && self.shared.blobs.remove_released()
     }
@@ -401,19 +390,17 @@ impl Writer {
     fn look_at_files(&mut self, now: Now) {
         let shared = self.shared.clone();
         if let Err(why) = shared.lock.check() {
-            tracing::error!("{why}: nothing is durable; restart the coordinator");
+            self.note::<()>(Written::Records, &Err(why.into()));
             return;
         }
         match self.journal.is_there() {
             Ok(false) => self.save_journal(),
-            there => self.note(there.map(|_| ()).map_err(Error::from), "the journal is not seen"),
+            there => self.upkeep("the journal is not seen", there),
         }
         let found = losses::find(&*shared.reader.disk, &shared.inventory.expected());
+        let found = found.during(|| "the files of the store cannot be listed".to_string());
         self.step_failed(&found);
-        let mut found = found.unwrap_or_else(|why| {
-            tracing::error!("the files of the store cannot be listed: {why}");
-            Vec::new()
-        });
+        let mut found = found.unwrap_or_default();
         if found.is_empty() {
             return;
         }
@@ -426,9 +413,7 @@ impl Writer {
             }
             Ok(false) => {}
             Err(why) => {
-                let failed = Err(Error::from(why));
-                self.step_failed(&failed);
-                self.note(failed, "a file that is gone cannot be made again");
+                self.step_failed::<()>(&Err(why.into()));
                 self.pack_soon();
             }
         }
@@ -448,7 +433,7 @@ impl Writer {
             let settled = shared
                 .inventory
                 .lost(|expected| found.into_iter().for_each(|loss| expected.settle(loss)));
-            self.note(settled.map_err(Error::from), "the inventory cannot be written");
+            self.upkeep("the inventory is not written", settled);
         }
     }
 
@@ -464,13 +449,11 @@ impl Writer {
     /// Writes the journal again, because it is gone or cut.
     fn save_journal(&mut self) {
         let saved = self.rewrite_journal();
-        let health = &self.shared.health;
-        self.shared.errors.note(Written::Journal, &saved);
+        self.note(Written::Journal, &saved);
         if saved.is_ok() {
-            health.put_back.fetch_add(1, Relaxed);
+            self.shared.health.put_back.fetch_add(1, Relaxed);
             tracing::error!("the journal was gone or cut: it is written again, nothing is lost");
         }
-        self.note(saved, "the journal is gone, and cannot be written again");
     }
 
     fn point(&mut self, pin: Pin) -> Result<Point> {
@@ -527,18 +510,16 @@ impl Writer {
         if !self.steps.is_packing() {
             let store_ns = self.store_ns();
             let forgotten = self.steps.forget_packed(&self.shared.catalogue, store_ns);
-            self.note(forgotten, "old steps could not be deleted");
+            self.upkeep("steps are not deleted", forgotten);
         }
     }
 
     fn packed(&mut self, packed: Result<()>) {
         self.step_failed(&packed);
-        if let Err(why) = packed {
-            self.shared.health.failures.fetch_add(1, Relaxed);
-            tracing::error!("step records could not be packed, trying again: {why}");
+        if packed.is_err() {
             self.pack_soon();
         } else if !self.steps.is_packing() {
-            self.shared.errors.note(Written::Steps, &Ok::<_, Error>(()));
+            self.note(Written::Steps, &packed);
             self.tell_frozen();
             self.expire();
         }
@@ -588,13 +569,19 @@ impl Writer {
             health.steps_expired_by_bytes.fetch_add(expired.by_bytes, Relaxed);
             health.steps_expired_bytes.fetch_add(expired.bytes, Relaxed);
         }
-        self.note(expired.map(|_| ()), "old steps could not be deleted");
+        self.upkeep("old steps are not deleted", expired);
     }
 
-    fn note(&self, result: Result<()>, what: &str) {
-        if let Err(why) = result {
-            self.shared.health.failures.fetch_add(1, Relaxed);
-            tracing::error!("{what}: {why}");
+    /// Notes the result of a write; true if its kind begins to fail.
+    fn note<T>(&self, what: Written, result: &Result<T>) -> bool {
+        self.shared.health.failures.fetch_add(u64::from(result.is_err()), Relaxed);
+        self.shared.errors.note(what, result)
+    }
+
+    /// Notes failed upkeep. One kind says nothing of another: none of them ends a failure.
+    fn upkeep<T, E: Into<Error>>(&self, what: &str, result: Result<T, E>) {
+        if result.is_err() {
+            self.note(Written::Upkeep, &result.during(|| what.to_string()));
         }
     }
 }
