@@ -222,7 +222,24 @@ fn nothing_is_acknowledged_that_is_not_in_the_folder() {
         for expected in [0, in_the_end] {
             store.turn();
             assert_eq!(answers.try_iter().count(), expected);
+            later(70);
         }
+        if rename(folder.with_extension("moved"), &folder).is_err() {
+            continue;
+        }
+        // The same folder is back: no restart is needed, and nothing is lost.
+        for _ in 0..2 {
+            store.turn();
+            later(11);
+        }
+        assert_eq!((store.unready(), answers.try_iter().count()), (None, 2));
+        steps(&store, 160..170);
+        flush(&store);
+        drop(store);
+        assert_eq!(findings(&folder), []);
+        let (store, loaded, _) = open(&folder).unwrap();
+        assert_eq!(loaded.incidents.len(), INCIDENTS + 1);
+        assert_eq!(read_steps(&store), (0..170).collect::<Vec<_>>());
     }
 }
 
