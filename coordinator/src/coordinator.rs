@@ -444,10 +444,11 @@ impl Coordinator {
             Asker::Incident(id) => incidents.capture_answered(context.now, &id, result),
             Asker::User(reply) => {
                 let answer = Box::new(move |written: memtape_store::Result<()>| {
-                    let written = written.map_err(|why| CaptureRefused::Store(why.to_string()));
-                    let result = result.map_err(CaptureRefused::from);
                     // The client may have gone.
-                    let _ = reply.send(result.and_then(|id| written.map(|()| id)));
+                    let _ = reply.send(match (result, written) {
+                        (Ok(id), Err(why)) => Err(CaptureRefused::NotStored { id, why }),
+                        (result, _) => result.map_err(CaptureRefused::from),
+                    });
                 });
                 // Behind the capture's own record.
                 context.push(Effect::TryWrite(Changes::default(), answer));

@@ -4,8 +4,8 @@
 //! one shows itself. Each cause has a number of entries, so that agents, reads and refusals push
 //! out nothing that users changed. All that users changed is one chain, so that no one's entries
 //! can be missing. Of the other causes every name has a chain: of too many entries, the oldest of
-//! the longest chain goes. An entry is in the store before the work begins where the file of roles
-//! asks for it; else the work goes on, and the loss is counted.
+//! the longest chain goes. An entry is in the store before the work begins where a request changes
+//! something or the file of roles asks for it; else the work goes on, and the loss is counted.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};

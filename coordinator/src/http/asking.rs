@@ -144,7 +144,8 @@ impl Asking {
     /// Writes an action that the caller is about to take into the audit.
     ///
     /// # Errors
-    /// It cannot be written, and the file of roles requires it.
+    /// It cannot be written, and the file of roles requires it, or the store would not take what
+    /// the request changes either.
     pub(crate) async fn audit(&self, action: &'static str, subject: String) -> Result<(), Problem> {
         let admitted = self.api.door.admit_audited(self.call.connection().peer(), &self.caller);
         admitted.map_err(|why| refused(&self.api, &why))?;
@@ -173,11 +174,12 @@ impl Asking {
     }
 
     fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
-        let audited = self.api.door.audited(written);
-        audited.map_err(|why| {
-            let why = format!("{why}, and audit = \"required\" refuses the request");
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
-        })
+        let (audited, refuser) = match self.is_read {
+            true => (self.api.door.audited(written), "audit = \"required\" refuses the request"),
+            false => (written, "nothing was done"),
+        };
+        let line = |why| format!("{why}, and {refuser}");
+        audited.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, line(why)))
     }
 }
 

@@ -242,7 +242,8 @@ async fn request(
     let id = id.await.map_err(|_| Problem::stopping())?.map_err(|why| {
         let status = match why {
             CaptureRefused::NoJob(_) => StatusCode::NOT_FOUND,
-            CaptureRefused::Refused(_) | CaptureRefused::Store(_) => StatusCode::CONFLICT,
+            CaptureRefused::Refused(_) => StatusCode::CONFLICT,
+            CaptureRefused::NotStored { .. } => StatusCode::SERVICE_UNAVAILABLE,
         };
         Problem::new(status, why.to_string())
     })?;

@@ -122,8 +122,8 @@ pub(crate) enum CaptureRefused {
     NoJob(String),
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("the capture began, and is not stored yet: {0}")]
-    Store(String),
+    #[error("capture {id} began, and is not stored yet: {why}")]
+    NotStored { id: String, why: memtape_store::Error },
 }
 
 /// Slow work outside the loop.

@@ -5,13 +5,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::JOB;
-use crate::fake::{PATIENCE, attached, config, start};
+use crate::fake::{Agent, PATIENCE, attached, config, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_whose_folder_is_gone_is_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let (live, aside) = (dir.path().join("live"), dir.path().join("aside"));
     let running = start(config(&live)).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.train(&JOB, 1..=5).await;
     assert_eq!(running.get("/readyz").await.0, 200);
     // Without the file that earlier versions lock the folder is still taken.
     std::fs::remove_file(live.join("lock")).unwrap();
@@ -24,10 +27,17 @@ async fn a_coordinator_whose_folder_is_gone_is_not_ready() {
     let (status, answer) = running.get("/readyz").await;
     assert_eq!(status, 503);
     assert!(answer["error"].as_str().unwrap().contains("gone"), "{answer}");
+    // A capture is refused before it begins.
+    let captures = "/api/v1/jobs/train/captures";
+    let (status, answer) = running.post(captures, "").await;
+    assert!(status == 503 && answer["error"].as_str().unwrap().ends_with("nothing was done"));
+    assert_eq!(running.get("/api/v1/captures").await.1["captures"], serde_json::json!([]));
     std::fs::create_dir(&live).unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(running.get("/readyz").await.0, 503, "another folder in its place");
     assert_eq!(running.get("/healthz").await.0, 200);
+    std::fs::remove_dir(&live).and_then(|()| std::fs::rename(&aside, &live)).unwrap();
+    assert_eq!(running.post(captures, "").await.0, 202, "the same folder is back");
 }
 
 /// A file in the place of a folder fails as a full disk does.
