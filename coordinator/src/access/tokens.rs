@@ -16,7 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 
 use memtape_store::records::TokenRecord;
-use memtape_store::{Changes, Store};
+use memtape_store::{Changes, Error, Kind, Store};
 
 /// Prefix of every token, so that a token is recognized where it is found.
 const PREFIX: &str = "mtk_";
@@ -34,8 +34,10 @@ pub(crate) enum TokenError {
     Unknown(String),
     #[error("the system gives no random numbers")]
     NoRandom,
-    #[error("the token cannot be stored now: {0}")]
-    Store(String),
+    #[error("the token is not made, because it cannot be stored: {0}")]
+    NotMade(Error),
+    #[error("the token is revoked, and that is not stored yet, so a restart forgets it: {0}")]
+    Revoked(Error),
 }
 
 /// All tokens.
@@ -98,23 +100,26 @@ impl Tokens {
             let (this, id) = (self.clone(), id.clone());
             self.write(changes, move || drop(this.all().remove(&id)))
         };
-        written.await?;
+        written.await.map_err(TokenError::NotMade)?;
         // It may have been revoked meanwhile.
         let record = self.all().get(&id).cloned();
         Ok((token, record.ok_or(TokenError::Unknown(id))?))
     }
 
-    /// Revokes a token. It is refused from now on, even if the revocation cannot be stored.
+    /// Revokes a token. It is refused from now on, even if the revocation cannot be stored; that
+    /// is tried again then.
     pub(crate) async fn revoke(&self, id: &str, now_ns: i64) -> Result<TokenRecord, TokenError> {
         let (record, written) = {
             let mut all = self.all();
             let known = all.get_mut(id).ok_or_else(|| TokenError::Unknown(id.to_string()))?;
             known.revoked_wall_ns.get_or_insert(now_ns);
-            let record = known.clone();
-            let written = self.write(Changes::of(&record), || ());
+            let (record, store) = (known.clone(), self.store.clone());
+            let again = Changes::of(&record);
+            let failed = move || store.write(again, Box::new(|_| ()));
+            let written = self.write(Changes::of(&record), failed);
             (record, written)
         };
-        written.await?;
+        written.await.map_err(TokenError::Revoked)?;
         Ok(record)
     }
 
@@ -125,7 +130,7 @@ impl Tokens {
         &self,
         changes: Changes,
         failed: F,
-    ) -> impl Future<Output = Result<(), TokenError>> + use<F> {
+    ) -> impl Future<Output = memtape_store::Result<()>> + use<F> {
         let (reply, written) = oneshot::channel();
         let done = move |result: memtape_store::Result<()>| {
             if result.is_err() {
@@ -134,10 +139,8 @@ impl Tokens {
             drop(reply.send(result));
         };
         self.store.try_write(changes, Box::new(done));
-        async move {
-            let stopping = |_| TokenError::Store("it is stopping".to_string());
-            written.await.map_err(stopping)?.map_err(|error| TokenError::Store(error.to_string()))
-        }
+        let stopping = || Error::new(Kind::Io, "the coordinator is stopping");
+        async move { written.await.unwrap_or_else(|_| Err(stopping())) }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, TokenRecord>> {
@@ -179,6 +182,7 @@ mod tests {
             }
         };
         tokio::select! {
+            biased;
             done = work => done,
             () = writing => unreachable!("it never ends"),
         }
@@ -226,7 +230,16 @@ mod tests {
         while tokens.store.turn() {}
         assert_eq!(tokens.list().len(), 1);
         let failed = with_turns(&tokens, tokens.create(wanted())).await;
-        assert!(matches!(failed, Err(TokenError::Store(_))), "{failed:?}");
+        assert!(matches!(failed, Err(TokenError::NotMade(_))), "{failed:?}");
         assert_eq!(tokens.list().len(), 1);
+        // A revocation counts, and is stored later.
+        let id = tokens.list()[0].id.clone();
+        let revoked = with_turns(&tokens, tokens.revoke(&id, 5)).await.unwrap_err().to_string();
+        assert!(revoked.starts_with("the token is revoked, and that is not stored yet"));
+        disk.fail_writes(0);
+        while tokens.store.turn() {}
+        drop(tokens);
+        let loaded = Store::open_in_turns(&disk.process()).unwrap().1;
+        assert_eq!(loaded.tokens[0].revoked_wall_ns, Some(5));
     }
 }

@@ -200,7 +200,9 @@ fn problem(why: &TokenError) -> Problem {
     let status = match why {
         TokenError::TooMany => StatusCode::CONFLICT,
         TokenError::Unknown(_) => StatusCode::NOT_FOUND,
-        TokenError::NoRandom | TokenError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        TokenError::NoRandom | TokenError::NotMade(_) | TokenError::Revoked(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     };
     Problem::new(status, why.to_string())
 }
