@@ -70,7 +70,7 @@ async fn an_agent_whose_tape_is_not_known_announces_it_again() {
     agent
         .say(FromAgent::Report(v1::Report {
             number: 1_000,
-            ranks: vec![Agent::rank_report(&other, 0, 5)],
+            ranks: vec![other.rank_report(0, &(5..=5))],
             ..v1::Report::default()
         }))
         .await;
@@ -179,7 +179,7 @@ async fn stalled_uploads_on_many_connections_delay_others_by_one_stall() {
 
 /// A report of steps that do not compress.
 pub(crate) fn noise(job: &Job, first: u64) -> v1::RankReport {
-    let mut report = Agent::rank_reports(job, 0, first..=first + STEPS_PER_REPORT_MAX as u64 - 1);
+    let mut report = job.rank_report(0, &(first..=first + STEPS_PER_REPORT_MAX as u64 - 1));
     for record in &mut report.steps {
         let hash = blake3::hash(&record.last_step.to_le_bytes());
         let number =

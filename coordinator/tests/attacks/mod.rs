@@ -171,7 +171,7 @@ async fn an_unproved_rank_has_itself_captured_alone() {
     let mut captures = Value::Null;
     for step in 1..100 {
         honest.train_ranks(&HONEST, 0..6, step..=step).await;
-        let mut report = Agent::rank_report(&HONEST, 7, step);
+        let mut report = HONEST.rank_report(7, &(step..=step));
         report.totals.iter_mut().for_each(|totals| totals.ooms = step / 8);
         evil.report(vec![report]).await;
         evil.settle().await;

@@ -6,7 +6,7 @@ use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, LEAK_BEGINS, MIB, config, start, training};
+use crate::fake::{Job, LEAK_BEGINS, MIB, config, start, training};
 
 const JOB: Job = Job::new("lines", 2);
 const LINE: u64 = 7;
@@ -29,7 +29,7 @@ fn census(step: u64, is_whole: bool, lines: Vec<v1::CensusLine>) -> v1::Census {
 }
 
 fn report(rank: u32, step: u64, censuses: Vec<v1::Census>) -> v1::RankReport {
-    v1::RankReport { censuses, ..Agent::rank_report(&JOB, rank, step) }
+    v1::RankReport { censuses, ..JOB.rank_report(rank, &(step..=step)) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,7 +97,7 @@ async fn followed(
     let (_dir, running, mut agent) = training(job).await;
     let mut answer = Value::Null;
     for step in (16..).step_by(16) {
-        let ranks = (0..job.ranks).map(|rank| Agent::rank_reports(job, rank, step - 15..=step));
+        let ranks = (0..job.ranks).map(|rank| job.rank_report(rank, &(step - 15..=step)));
         let mut ranks: Vec<v1::RankReport> = ranks.collect();
         ranks[1].censuses = vec![census(step, true, vec![line(step)])];
         agent.report(ranks).await;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -214,7 +215,7 @@ impl Job {
         }
     }
 
-    fn rank_report(&self, rank: u32, steps: &std::ops::RangeInclusive<u64>) -> v1::RankReport {
+    pub(crate) fn rank_report(&self, rank: u32, steps: &RangeInclusive<u64>) -> v1::RankReport {
         let (step, floor) = (*steps.end(), self.floor(rank, *steps.end()));
         let totals = v1::DeviceTotals {
             allocated: floor,
@@ -302,7 +303,7 @@ pub(crate) fn wall_ns() -> i64 {
 /// The agent of one node.
 pub(crate) struct Agent {
     pub(crate) outgoing: mpsc::Sender<v1::AgentMessage>,
-    incoming: tonic::Streaming<v1::CoordinatorMessage>,
+    pub(crate) incoming: tonic::Streaming<v1::CoordinatorMessage>,
     pub(crate) client: CoordinatorClient<Channel>,
     reports: u64,
     pub(crate) acked: u64,
@@ -373,7 +374,7 @@ impl Agent {
     }
 
     /// Reports the steps of all ranks, and waits until they are acknowledged.
-    pub(crate) async fn train(&mut self, job: &Job, steps: std::ops::RangeInclusive<u64>) {
+    pub(crate) async fn train(&mut self, job: &Job, steps: RangeInclusive<u64>) {
         self.train_ranks(job, 0..job.ranks, steps).await;
     }
 
@@ -381,7 +382,7 @@ impl Agent {
         &mut self,
         job: &Job,
         ranks: std::ops::Range<u32>,
-        steps: std::ops::RangeInclusive<u64>,
+        steps: RangeInclusive<u64>,
     ) {
         let last = *steps.end();
         let mut first = *steps.start();
@@ -409,23 +410,11 @@ impl Agent {
         self.say(FromAgent::Report(report)).await;
     }
 
-    pub(crate) fn rank_report(job: &Job, rank: u32, step: u64) -> v1::RankReport {
-        job.rank_report(rank, &(step..=step))
-    }
-
     /// Waits until all reports are acknowledged.
     pub(crate) async fn settle(&mut self) {
         while self.acked < self.reports {
             self.receive().await;
         }
-    }
-
-    pub(crate) fn rank_reports(
-        job: &Job,
-        rank: u32,
-        steps: std::ops::RangeInclusive<u64>,
-    ) -> v1::RankReport {
-        job.rank_report(rank, &steps)
     }
 
     async fn receive(&mut self) {

@@ -6,7 +6,7 @@ use memtape_core::snapshot::origin::Origin;
 use memtape_proto::v1;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, MIB, Running, attached, config, start, training};
+use crate::fake::{Job, MIB, Running, attached, config, start, training};
 
 const JOB: Job = Job::new("held", 2);
 
@@ -16,7 +16,7 @@ fn outside(origin: Origin, bytes: u64) -> v1::OutsideUse {
 
 /// A rank's part of a report with everything that 1.2 brought.
 pub(crate) fn full(job: &Job, rank: u32, step: u64) -> v1::RankReport {
-    let mut report = Agent::rank_report(job, rank, step);
+    let mut report = job.rank_report(rank, &(step..=step));
     report.totals[0].deferred_bytes = Some(6 * MIB);
     report.outside = vec![
         outside(Origin::HostPinned, 30 * MIB),
@@ -90,7 +90,7 @@ async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
         agent.say(v1::agent_message::Body::RankUp(up)).await;
     }
     agent.gpus = vec![gpu(0)];
-    agent.report(vec![full(&JOB, 0, 5), Agent::rank_report(&JOB, 1, 5)]).await;
+    agent.report(vec![full(&JOB, 0, 5), JOB.rank_report(1, &(5..=5))]).await;
     agent.settle().await;
 
     let known = rank(&running, 0).await;
@@ -221,7 +221,7 @@ async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) ->
     let incident = loop {
         assert!(step < FOUND_BY, "no incident by step {step}");
         let report = |rank| {
-            let mut report = Agent::rank_reports(job, rank, step + 1..=step + 4);
+            let mut report = job.rank_report(rank, &(step + 1..=step + 4));
             change(&mut report, rank, step + 4);
             report
         };

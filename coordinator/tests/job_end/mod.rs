@@ -61,7 +61,7 @@ async fn check(ticket_within: Duration, expected: [&str; 4]) {
         agent.say(FromAgent::RankUp(rank_up(begin_ns, job))).await;
     }
     for first in (1..=760).step_by(8) {
-        let report = |(job, ..): &(Job, &str, i64)| Agent::rank_reports(job, 0, first..=first + 7);
+        let report = |(job, ..): &(Job, &str, i64)| job.rank_report(0, &(first..=first + 7));
         agent.report(JOBS.iter().map(report).collect()).await;
         agent.settle().await;
         while let Some(request) = agent.requests.pop() {

@@ -49,7 +49,7 @@ impl Attempt {
             agent.say(FromAgent::RankUp(up)).await;
         }
         let report = |rank: u32| {
-            let mut report = Agent::rank_reports(&job, rank, steps.clone());
+            let mut report = job.rank_report(rank, &steps);
             // Rank 1 holds more than rank 0.
             let reserved = self.reserved + u64::from(rank) * MIB;
             for totals in &mut report.totals {

@@ -105,7 +105,7 @@ async fn a_retry_in_the_next_attempt_is_not_out_of_memory() {
     agent.announce(&next).await;
     agent.train(&next, 1..=1).await;
     let retried = |rank| {
-        let mut report = Agent::rank_report(&next, rank, 2);
+        let mut report = next.rank_report(rank, &(2..=2));
         report.totals.iter_mut().for_each(|totals| totals.malloc_failures = 3);
         report
     };

@@ -3,7 +3,7 @@
 use memtape_proto::v1;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, LEAK_LINE, MIB, config, start, training};
+use crate::fake::{Job, LEAK_LINE, MIB, config, start, training};
 
 /// Two servers, one of which leaks, while the other has no requests.
 const JOB: Job = Job { leaking: Some(0), ..Job::new("serve", 2) };
@@ -13,7 +13,7 @@ const FOUND_BY: u64 = 4_000;
 
 fn turns(rank: u32, turns: std::ops::RangeInclusive<u64>) -> v1::RankReport {
     let clock = v1::Clock::Turns.into();
-    v1::RankReport { clock, ..Agent::rank_reports(&JOB, rank, turns) }
+    v1::RankReport { clock, ..JOB.rank_report(rank, &turns) }
 }
 
 fn rank(answer: &Value, rank: usize) -> &Value {
@@ -84,7 +84,7 @@ async fn the_lines_of_a_server_are_known_from_before_its_first_turn() {
         };
         v1::Census { step, is_whole, lines: vec![line], ..v1::Census::default() }
     };
-    let loading = v1::RankReport { step: 0, steps: Vec::new(), ..Agent::rank_report(&JOB, 0, 1) };
+    let loading = v1::RankReport { step: 0, steps: Vec::new(), ..JOB.rank_report(0, &(1..=1)) };
     let censuses = vec![census(0, true, vec![0])];
     agent.report(vec![v1::RankReport { censuses, ..loading }]).await;
     let censuses = vec![census(70, false, vec![0, 64])];
@@ -98,12 +98,12 @@ async fn the_lines_of_a_server_are_known_from_before_its_first_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_trains_after_all_begins_with_its_first_step() {
     let (_dir, running, mut agent) = training(&JOB).await;
-    agent.report(vec![turns(0, 1..=200), Agent::rank_reports(&JOB, 1, 1..=3)]).await;
+    agent.report(vec![turns(0, 1..=200), JOB.rank_report(1, &(1..=3))]).await;
     agent.settle().await;
     let (_, jobs) = running.get("/api/v1/jobs").await;
     let job = &jobs["jobs"][0];
     assert_eq!((&job["clock"], &job["step_max"]), (&json!("steps"), &json!(3)), "{job:#}");
-    agent.report(vec![Agent::rank_reports(&JOB, 0, 1..=5)]).await;
+    agent.report(vec![JOB.rank_report(0, &(1..=5))]).await;
     // One that was on its way.
     agent.report(vec![turns(0, 201..=202)]).await;
     agent.settle().await;
