@@ -6,6 +6,7 @@
 //! own and come back as events. The clock is read once per event.
 
 use std::cell::{LazyCell, OnceCell};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use memtape_core::capture::Reason;
 use memtape_core::incident::Attempt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::access::audit::{self, Audit};
 use crate::config::Config;
 use crate::ingest::event::Event;
-use crate::ingest::streams::{StreamId, Streams};
+use crate::ingest::streams::{StreamId, Streams, ToAgent};
 use crate::ingest::wire::{self, Outgoing};
 use crate::state::actions::Actions;
 use crate::state::captures::{CaptureState, Captures};
@@ -133,9 +135,9 @@ impl Coordinator {
         self.context.now = now;
         let Self { jobs, captures, incidents, actions, context, .. } = self;
         match event {
-            Event::Attached { hello, outgoing, end, reply } => {
+            Event::Attached { hello, from, outgoing, end, reply } => {
                 // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
-                let _ = reply.send(self.attach(hello, outgoing, end));
+                let _ = reply.send(self.attach(hello, from, outgoing, end));
             }
             Event::Said { stream, message, share } => self.said(stream, message, share),
             Event::Gone { stream } => self.gone(stream),
@@ -211,7 +213,8 @@ impl Coordinator {
     fn attach(
         &mut self,
         hello: Hello,
-        outgoing: mpsc::Sender<Outgoing>,
+        from: SocketAddr,
+        outgoing: ToAgent,
         end: CancellationToken,
     ) -> Result<StreamId, AgentRefused> {
         let now = self.context.now;
@@ -219,8 +222,12 @@ impl Coordinator {
         admitted.inspect_err(|_| self.context.lose(Loss::AgentRefused))?;
         let node = hello.node.clone();
         if let Some(stream) = self.streams.of_node(&node) {
+            if let Some(why) = self.jobs.replaced(now, &node, from) {
+                let status = Status::aborted(why.to_string());
+                // A full queue means an agent that does not read.
+                let _ = self.streams.sender(&node).map(|outgoing| outgoing.try_send(Err(status)));
+            }
             self.gone(stream);
-            self.jobs.note_replaced(now, &node);
         }
         self.jobs.attach(now, hello);
         let stream = self.streams.open(&node, outgoing, end);
@@ -424,7 +431,7 @@ impl Coordinator {
             let ack = wire::report_ack(report);
             let answer = if is_kept { ack } else { wire::goodbye(NO_ROOM_WAIT) };
             // A full queue means an agent that does not read; the loop finds out.
-            let _ = outgoing.map(|outgoing| outgoing.try_send(answer));
+            let _ = outgoing.map(|outgoing| outgoing.try_send(Ok(answer)));
         };
         self.shared.store.steps(batch, Box::new(move |result| done(result.is_ok())));
     }

@@ -1,13 +1,13 @@
 //! Everything that can happen to a coordinator: one closed set.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::ingest::streams::StreamId;
-use crate::ingest::wire::Outgoing;
+use crate::ingest::streams::{StreamId, ToAgent};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::effects::{CaptureReply, Share, WorkDone};
 use crate::state::jobs::reports::AgentRefused;
@@ -23,7 +23,8 @@ pub(crate) enum Event {
     /// cancelled when the stream is closed.
     Attached {
         hello: Hello,
-        outgoing: mpsc::Sender<Outgoing>,
+        from: SocketAddr,
+        outgoing: ToAgent,
         end: CancellationToken,
         reply: oneshot::Sender<Result<StreamId, AgentRefused>>,
     },

@@ -142,7 +142,8 @@ impl Service {
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, answer) = oneshot::channel();
         let end = CancellationToken::new();
-        self.tell(Event::Attached { hello, outgoing, end: end.clone(), reply }).await?;
+        let from = connection.peer().address;
+        self.tell(Event::Attached { hello, from, outgoing, end: end.clone(), reply }).await?;
         let stream = answer.await.map_err(|_| stopping())?;
         let stream = stream.map_err(|why| Status::already_exists(why.to_string()))?;
         let reports = Arc::new(Semaphore::new(REPORTS_PER_STREAM_MAX));
@@ -161,12 +162,13 @@ impl Service {
         let gone = end.drop_guard();
         Ok(ReceiverStream::new(receiver).map(move |message| {
             let _ = &gone;
-            if matches!(message.body, Some(v1::coordinator_message::Body::ReportAck(_)))
+            if let Ok(Outgoing { body: Some(v1::coordinator_message::Body::ReportAck(_)) }) =
+                &message
                 && reports.available_permits() < REPORTS_PER_STREAM_MAX
             {
                 reports.add_permits(1);
             }
-            Ok(message)
+            message
         }))
     }
 

@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Status;
 
 use crate::ingest::wire::Outgoing;
 
 /// Which stream of an agent.
 pub(crate) type StreamId = u64;
+
+/// Queue of messages to an agent; an error ends the stream.
+pub(crate) type ToAgent = mpsc::Sender<Result<Outgoing, Status>>;
 
 /// All open streams.
 #[derive(Debug, Default)]
@@ -18,7 +22,7 @@ pub(crate) struct Streams {
     begun: StreamId,
     nodes: BTreeMap<StreamId, String>,
     /// The guard ends the stream's task when the stream is closed.
-    by_node: BTreeMap<String, (StreamId, mpsc::Sender<Outgoing>, DropGuard)>,
+    by_node: BTreeMap<String, (StreamId, ToAgent, DropGuard)>,
 }
 
 /// A message could not be sent: the stream to close, and whether its agent does not read.
@@ -33,7 +37,7 @@ impl Streams {
     pub(crate) fn open(
         &mut self,
         node: &str,
-        outgoing: mpsc::Sender<Outgoing>,
+        outgoing: ToAgent,
         end: CancellationToken,
     ) -> StreamId {
         self.begun += 1;
@@ -69,7 +73,7 @@ impl Streams {
     }
 
     /// Queue of messages to a node.
-    pub(crate) fn sender(&self, node: &str) -> Option<mpsc::Sender<Outgoing>> {
+    pub(crate) fn sender(&self, node: &str) -> Option<ToAgent> {
         self.by_node.get(node).map(|(_, outgoing, _)| outgoing.clone())
     }
 
@@ -81,6 +85,6 @@ impl Streams {
     pub(crate) fn send(&self, node: &str, message: Outgoing) -> Result<(), Unsent> {
         let Some((stream, outgoing, _)) = self.by_node.get(node) else { return Ok(()) };
         let unsent = Unsent { stream: *stream, is_slow: !outgoing.is_closed() };
-        outgoing.try_send(message).map_err(|_| unsent)
+        outgoing.try_send(Ok(message)).map_err(|_| unsent)
     }
 }

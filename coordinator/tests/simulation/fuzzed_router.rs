@@ -298,8 +298,8 @@ async fn train(events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
     let (outgoing, _) = mpsc::channel(EVENTS_MAX);
     let (reply, attached) = oneshot::channel();
     let stopped = || anyhow::anyhow!("the coordinator has stopped");
-    let end = CancellationToken::new();
-    let attach = Event::Attached { hello, outgoing, end, reply };
+    let (from, end) = (([127, 0, 0, 1], 1).into(), CancellationToken::new());
+    let attach = Event::Attached { hello, from, outgoing, end, reply };
     events.send(attach).await.map_err(|_| stopped())?;
     let stream = attached.await??;
     let mut said = Vec::new();

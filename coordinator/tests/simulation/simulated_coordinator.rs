@@ -18,6 +18,7 @@ use memtape_disk::files::Disk;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::access::audit::Audit;
 use crate::config::Config;
@@ -65,7 +66,7 @@ pub struct SimulatedCoordinator {
     store: Store,
     events: mpsc::Receiver<Event>,
     works: mpsc::UnboundedReceiver<Work>,
-    streams: BTreeMap<u64, mpsc::Receiver<Outgoing>>,
+    streams: BTreeMap<u64, mpsc::Receiver<Result<Outgoing, Status>>>,
     /// Answers that wait for the store.
     receipts: VecDeque<(u64, Waiting)>,
     /// Captures that were asked for, and are not said to be taken yet.
@@ -126,7 +127,8 @@ impl SimulatedCoordinator {
         let hello = wire::hello(hello)?;
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, mut answer) = oneshot::channel();
-        self.handle(now, Event::Attached { hello, outgoing, end: CancellationToken::new(), reply });
+        let (from, end) = (([127, 0, 0, 1], 1).into(), CancellationToken::new());
+        self.handle(now, Event::Attached { hello, from, outgoing, end, reply });
         let stream = answer.try_recv()??;
         self.streams.insert(stream, receiver);
         Ok(stream)
@@ -154,9 +156,9 @@ impl SimulatedCoordinator {
     pub fn poll(&mut self) -> Option<(u64, Option<Outgoing>)> {
         for (&stream, receiver) in &mut self.streams {
             match receiver.try_recv() {
-                Ok(message) => return Some((stream, Some(message))),
+                Ok(Ok(message)) => return Some((stream, Some(message))),
                 Err(mpsc::error::TryRecvError::Empty) => {}
-                Err(mpsc::error::TryRecvError::Disconnected) => {
+                Ok(Err(_)) | Err(mpsc::error::TryRecvError::Disconnected) => {
                     self.streams.remove(&stream);
                     return Some((stream, None));
                 }

@@ -2,6 +2,8 @@
 //!
 //! A tape's own node may report about it, no other. Streams and captures are not known here.
 
+use std::net::SocketAddr;
+
 use memtape_core::capture::{Part, Reason};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::identity::owner::Owner;
@@ -49,8 +51,10 @@ const NOT_TAKEN_NS: u64 = 600_000_000_000;
 pub(crate) enum AgentRefused {
     #[error("there are more than {NODES_MAX} nodes")]
     TooMany,
-    #[error("another agent is connected as node {0:?}: give each its own name")]
+    #[error("another agent is connected as node {0:?}: give one of them another --node")]
     NameTaken(String),
+    #[error("another agent, at {1}, connected as node {0:?}: give one of them another --node")]
+    Replaced(String, SocketAddr),
 }
 
 impl Jobs {
@@ -95,21 +99,23 @@ impl Jobs {
     }
 
     /// A stream replaced another that was alive. An agent that lost its connection causes that now
-    /// and then; two agents of one name replace each other for ever.
-    pub(crate) fn note_replaced(&mut self, now: Now, name: &str) {
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let (count, since_ns) = &mut node.replaced;
+    /// and then; two agents of one name replace each other for ever, and learn why.
+    pub(crate) fn replaced(
+        &mut self,
+        now: Now,
+        name: &str,
+        by: SocketAddr,
+    ) -> Option<AgentRefused> {
+        let (count, since_ns) = &mut self.nodes.get_mut(name)?.replaced;
         if now.mono_ns.saturating_sub(*since_ns) > REPLACED_NS {
             (*count, *since_ns) = (0, now.mono_ns);
         }
         *count += 1;
+        let why = AgentRefused::Replaced(name.to_string(), by);
         if *count == REPLACED_MAX {
-            tracing::warn!(
-                node = ?name,
-                "connections of this node replace each other: if it has two agents, stop one or \
-                 give each its own --node"
-            );
+            tracing::warn!(node = ?name, "connections of a node replace each other: {why}");
         }
+        (*count >= REPLACED_MAX).then_some(why)
     }
 
     /// Notes that the agent of a node sent a message.
