@@ -2,15 +2,15 @@
 //! (`/node-check`) on a port of its own.
 //!
 //! The loop publishes its state after each scan of the tapes; nothing here waits for it. The
-//! answers hold counts, and UUIDs and bytes of GPUs, no names: a client of the port learns nothing
-//! about jobs. A check takes seconds, and is asked for again with the time of its first question:
-//! the port keeps nothing of it.
+//! answers hold counts, UUIDs and bytes of GPUs, and the folder of a certificate that has ended, no
+//! other names: a client of the port learns nothing about jobs. A check takes seconds, and is asked
+//! for again with the time of its first question: the port keeps nothing of it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use memtape_core::limits::ACK_WAIT_SECONDS_MAX;
 use memtape_core::policy::gpu_memory::Verdict;
 use memtape_proto::readings::RefusedTapes;
+use memtape_tls::TlsError;
+use memtape_tls::client::ClientTls;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -71,12 +73,14 @@ pub(crate) struct Health {
 }
 
 /// Why an agent cannot do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Unready {
     #[error("it has not looked at the tapes yet")]
     NotStarted,
     #[error("its last look at the tapes is too long ago")]
     Stuck,
+    #[error("no coordinator is connected: {0}")]
+    Ended(String),
     #[error("no coordinator is connected, and there is no spool: what happens now is not kept")]
     KeepsNothing,
     #[error("a coordinator is connected, and acknowledges no report")]
@@ -84,7 +88,7 @@ enum Unready {
 }
 
 impl Health {
-    fn unready(&self, now_ns: u64) -> Option<Unready> {
+    fn unready(&self, now_ns: u64, ended: Option<TlsError>) -> Option<Unready> {
         let patience = self.report_interval.saturating_mul(MISSED_MAX);
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
         let heard = Duration::from_nanos(now_ns.saturating_sub(self.acked_ns));
@@ -92,6 +96,9 @@ impl Health {
         match self {
             _ if self.looked_ns == 0 => Some(Unready::NotStarted),
             _ if passed > patience => Some(Unready::Stuck),
+            _ if !self.is_connected && ended.is_some() => {
+                ended.map(|ended| Unready::Ended(ended.to_string()))
+            }
             _ if !self.is_connected && self.spool.is_none() => Some(Unready::KeepsNothing),
             _ if self.is_connected && !is_heard => Some(Unready::Unheard),
             _ => None,
@@ -105,7 +112,7 @@ impl Health {
     }
 
     /// The state in the OpenMetrics text format.
-    fn metrics(&self, answered: Answered) -> String {
+    fn metrics(&self, answered: Answered, ends_unix: Option<Duration>) -> String {
         let RefusedTapes { copies, wrong_holder, other_boot, no_room } = self.refused;
         let (spool_bytes, dropped) = self.spool.unwrap_or_default();
         let mut text = String::new();
@@ -119,6 +126,9 @@ impl Health {
         let connected = u64::from(self.is_connected);
         let help = "1 while a coordinator is connected";
         family("memtape_agent_connected", "gauge", help, &[("", connected)]);
+        let ends: Vec<_> = ends_unix.iter().map(|ends| ("", ends.as_secs())).collect();
+        let help = "End of the own certificate, as Unix time";
+        family("memtape_certificate_end_timestamp_seconds", "gauge", help, &ends);
         let help = "Times that the coordinator had another store than before";
         let changes = [("", self.store_changes)];
         family("memtape_agent_store_changes", "counter", help, &changes);
@@ -153,9 +163,9 @@ impl Health {
     }
 }
 
-/// The state as the loop last published it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Published(Arc<Mutex<(Health, Answered)>>);
+/// The state as the loop last published it, and the certificate in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Published(Arc<Mutex<(Health, Answered)>>, Option<Arc<ClientTls>>);
 
 /// Health checks of the node that had a verdict.
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,6 +176,10 @@ struct Answered {
 }
 
 impl Published {
+    pub(crate) fn new(tls: Option<Arc<ClientTls>>) -> Self {
+        Self(Arc::default(), tls)
+    }
+
     /// Publishes a state.
     pub(crate) fn set(&self, health: Health) {
         self.lock().0 = health;
@@ -192,12 +206,6 @@ impl Published {
         });
         json!({ "asked_ns": asked_ns, "verdict": verdict, "details": details }).to_string()
     }
-}
-
-/// Binds the port.
-/// Fails with one line that says what to do.
-pub(crate) async fn bind(listen: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(listen).await
 }
 
 /// Serves the port for ever.
@@ -269,22 +277,24 @@ fn page(
     (started_ns, now_ns): (u64, u64),
 ) -> (StatusCode, &'static str, String) {
     const PLAIN: &str = "text/plain; charset=utf-8";
+    let tls = published.1.as_ref();
+    let said = |fine: &str, unready: Option<Unready>| match unready {
+        None => (StatusCode::OK, PLAIN, format!("{fine}\n")),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+    };
     match uri.path() {
-        "/healthz" if published.lock().0.is_alive(started_ns, now_ns) => {
-            (StatusCode::OK, PLAIN, "ok\n".to_string())
-        }
         "/healthz" => {
-            let line = format!("{}\n", Unready::Stuck);
-            (StatusCode::SERVICE_UNAVAILABLE, PLAIN, line)
+            let is_alive = published.lock().0.is_alive(started_ns, now_ns);
+            said("ok", (!is_alive).then_some(Unready::Stuck))
         }
-        "/readyz" => match published.lock().0.unready(now_ns) {
-            None => (StatusCode::OK, PLAIN, "ready\n".to_string()),
-            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
-        },
+        "/readyz" => {
+            let ended = tls.and_then(|tls| tls.ended());
+            said("ready", published.lock().0.unready(now_ns, ended))
+        }
         "/metrics" => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             let (health, answered) = &*published.lock();
-            (StatusCode::OK, kind, health.metrics(*answered))
+            (StatusCode::OK, kind, health.metrics(*answered, tls.and_then(|tls| tls.ends_unix())))
         }
         "/node-check" => {
             let asked = uri.query().and_then(|query| query.strip_prefix("asked_ns=")?.parse().ok());
@@ -300,6 +310,7 @@ fn page(
 
 #[cfg(test)]
 mod tests {
+    use memtape_tls::authority::{Party, issue, make};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -324,7 +335,7 @@ mod tests {
     #[test]
     fn an_agent_is_ready_while_it_reads_and_keeps() {
         let check = |health: Health, after_s: u64, expected: Option<Unready>| {
-            assert_eq!(health.unready((100 + after_s) * SECOND_NS), expected, "{health:?}");
+            assert_eq!(health.unready((100 + after_s) * SECOND_NS, None), expected, "{health:?}");
         };
         check(healthy(), 0, None);
         check(healthy(), 10, None);
@@ -342,7 +353,7 @@ mod tests {
 
     #[test]
     fn an_agent_without_a_look_for_minutes_is_not_healthy() {
-        let published = Published::default();
+        let published = Published::new(None);
         let status = |started_s: u64, now_s: u64| {
             let times = (started_s * SECOND_NS, now_s * SECOND_NS);
             page(&Uri::from_static("/healthz"), &published, times).0.as_u16()
@@ -365,11 +376,22 @@ mod tests {
         check(&["10.0.0.1", "10.0.0.2"], 0);
     }
 
+    /// A certificate that has ended.
+    fn ended() -> (tempfile::TempDir, ClientTls) {
+        let folder = tempfile::tempdir().unwrap();
+        let (authority, agent) = (folder.path().join("authority"), folder.path().join("agent"));
+        make(&authority).unwrap();
+        issue(&authority, &agent, &Party::Agent("n1".to_string()), 0).unwrap();
+        let tls = ClientTls::open(&agent).unwrap();
+        (folder, tls)
+    }
+
     #[tokio::test]
     async fn it_answers_beside_silent_clients() {
-        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let published = Published::default();
+        let (_folder, tls) = ended();
+        let published = Published::new(Some(Arc::new(tls)));
         tokio::spawn(serve(listener, published.clone()));
         let mut silent = Vec::new();
         for _ in 0..OPEN_MAX * 2 {
@@ -384,6 +406,12 @@ mod tests {
             said
         };
         assert!(ask("/readyz").await.starts_with("HTTP/1.1 503"));
+        published.set(Health { is_connected: false, looked_ns: clock::now().mono_ns, ..healthy() });
+        let unready = ask("/readyz").await;
+        assert!(
+            unready.contains("\r\nno coordinator is connected: the certificate in"),
+            "{unready}"
+        );
         published.set(Health {
             looked_ns: clock::now().mono_ns,
             acked_ns: clock::now().mono_ns,
@@ -403,6 +431,7 @@ mod tests {
         let metrics = ask("/metrics").await;
         for line in [
             "memtape_agent_connected 1\n",
+            "memtape_certificate_end_timestamp_seconds 1",
             "memtape_agent_store_changes_total 1\n",
             "memtape_agent_tapes 8\n",
             "memtape_agent_tapes_refused_total{reason=\"copy\"} 3\n",

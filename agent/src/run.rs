@@ -17,6 +17,7 @@ use memtape_disk::real::RealDisk;
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
@@ -110,7 +111,7 @@ pub async fn run(
     if let Some(tls) = tls.clone() {
         tokio::spawn(tls.follow());
     }
-    let channel = channel(&config.coordinator, tls)?;
+    let channel = channel(&config.coordinator, tls.clone())?;
     let host = Host::new(Path::new("/"));
     let gpus = Gpus::start(host.root()).map_err(RunError::Thread)?;
     let workers = Workers::start(host.root()).map_err(RunError::Thread)?;
@@ -119,10 +120,11 @@ pub async fn run(
     let boot_id = process::boot_id(host.root());
     let hello = wire::hello(&config.node, &boot_id);
     check_folders(&config.tape_dirs)?;
-    let published = Published::default();
+    let published = Published::new(tls.clone());
     let listening = listen(&config, &published).await?;
     let coordinator = config.coordinator.clone();
-    let holding = tokio::spawn(stream::hold(channel.clone(), coordinator, hello, sender.clone()));
+    let holding = stream::hold(channel.clone(), (coordinator, tls), hello, sender.clone());
+    let holding = tokio::spawn(holding);
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
 
     let source = Box::new(TapeFolders::new(config.tape_dirs.clone(), config.pod_folders));
@@ -168,7 +170,7 @@ pub async fn run(
 /// The port cannot be bound.
 async fn listen(config: &Config, published: &Published) -> Result<Option<AbortHandle>, RunError> {
     let Some(listen) = config.health_listen else { return Ok(None) };
-    let bound = health::bind(listen).await.map_err(|error| RunError::Health(listen, error))?;
+    let bound = TcpListener::bind(listen).await.map_err(|error| RunError::Health(listen, error))?;
     Ok(Some(tokio::spawn(health::serve(bound, published.clone())).abort_handle()))
 }
 

@@ -15,6 +15,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
+use crate::certificate::{Named, named};
+
 /// Time between two polls of a folder.
 pub const POLL_EVERY: Duration = Duration::from_secs(5);
 
@@ -46,6 +48,9 @@ pub enum TlsError {
     /// Every user can read or write the file.
     #[error("every user reaches {0}: chmod 600, or chmod go-w where others may read it")]
     Open(PathBuf),
+    /// The certificate is no longer valid since this date.
+    #[error("the certificate in {0} ended on {1}: issue a new one, as with `memtape tls issue`")]
+    Ended(PathBuf, String),
     /// Certificate, key and authorities do not fit each other.
     #[error("the certificates in {0} cannot be used: {1}")]
     Unfit(PathBuf, String),
@@ -195,6 +200,11 @@ impl Material {
             own = Some(read.map_err(|_| TlsError::NoPem(key, "private key"))?);
         }
         Ok(Self { chain, key: own, authorities, revoked, hash: digest.finalize() })
+    }
+
+    /// Names and end of the certificate of this party; none without one.
+    pub(crate) fn own(&self) -> Option<Named> {
+        self.chain.first().map(named)
     }
 
     /// The authorities, as rustls takes them.

@@ -6,15 +6,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::certificate::named;
+use crate::certificate::Named;
 use crate::folder::{Contents, Followed, Material, TlsError};
 use crate::steady::{self, SteadyTime};
 
@@ -30,7 +31,7 @@ pub struct Server {
     config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
     authorities: Vec<CertificateDer<'static>>,
-    hosts: Vec<String>,
+    own: Named,
 }
 
 impl ServerTls {
@@ -41,15 +42,21 @@ impl ServerTls {
 
     /// The names of hosts in its own certificate.
     pub fn hosts(&self) -> Vec<String> {
-        self.current().hosts.clone()
+        let of = |name: &String| name.strip_prefix("dns:").map(String::from);
+        self.current().own.names.iter().filter_map(of).collect()
+    }
+
+    /// End of the time of its own certificate, since the Unix epoch.
+    pub fn ends_unix(&self) -> Duration {
+        self.current().own.ends_unix
     }
 
     /// Is a client's certificate valid now, with the intermediates that the client sent?
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((own, between)) = chain.split_first() else { return false };
-        let current = self.current();
+        let (current, now) = (self.current(), UnixTime::since_unix_epoch(steady::now()));
         current.keeps_path_length(between)
-            && current.verifier.verify_client_cert(own, between, steady::now()).is_ok()
+            && current.verifier.verify_client_cert(own, between, now).is_ok()
     }
 }
 
@@ -75,9 +82,7 @@ impl Contents for Server {
 
     fn read(folder: &Path) -> Result<(blake3::Hash, Self), TlsError> {
         let material = Material::read(folder)?;
-        let names = material.chain.first().map(named).unwrap_or_default().names;
-        let hosts = names.iter().filter_map(|name| name.strip_prefix("dns:")).map(String::from);
-        let hosts = hosts.collect();
+        let own = material.own().unwrap_or_default();
         let unfit = |error: rustls::Error| TlsError::Unfit(folder.into(), error.to_string());
         let roots = Arc::new(material.roots().map_err(unfit)?);
         let key = material.key.ok_or(TlsError::Absent(folder.into(), "certificate and key"))?;
@@ -102,6 +107,6 @@ impl Contents for Server {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let authorities = material.authorities;
-        Ok((material.hash, Self { config: Arc::new(config), verifier, authorities, hosts }))
+        Ok((material.hash, Self { config: Arc::new(config), verifier, authorities, own }))
     }
 }

@@ -22,13 +22,14 @@ pub fn latest(of_system: Duration) -> Duration {
 #[derive(Debug)]
 pub(crate) struct SteadyTime;
 
-pub(crate) fn now() -> UnixTime {
-    UnixTime::since_unix_epoch(latest(system()))
+/// Time since 1970 that judges credentials.
+pub fn now() -> Duration {
+    latest(system())
 }
 
 impl TimeProvider for SteadyTime {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(now())
+        Some(UnixTime::since_unix_epoch(now()))
     }
 }
 

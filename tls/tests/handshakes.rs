@@ -95,6 +95,8 @@ async fn certificates_of_others_are_refused() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     for folder in [&forged, &server, &expired] {
         let client = ClientTls::open(folder).unwrap();
+        let ended = client.ended().map(|ended| ended.to_string());
+        assert_eq!(ended.is_some(), *folder == expired, "{ended:?}");
         assert_eq!(shake(&tls, &client, "10.0.0.1").await, None, "{}", folder.display());
         let chain = Material::read(folder).unwrap().chain;
         assert!(!tls.trusts(&chain), "{}", folder.display());
@@ -110,9 +112,10 @@ async fn a_replaced_certificate_counts_from_the_next_handshake_on() {
     // A renewed certificate of the same authority.
     let renewed = folder.path().join("renewed");
     let party = Party::Agent("n1".to_string());
-    issue(&folder.path().join("authority"), &renewed, &party, DAYS).unwrap();
+    issue(&folder.path().join("authority"), &renewed, &party, DAYS + 1).unwrap();
     replace(&renewed, &client);
-    assert!(agent.poll().unwrap());
+    let before = agent.ends_unix();
+    assert!(agent.poll().unwrap() && agent.ends_unix() > before);
     let newer = shake(&tls, &agent, "10.0.0.1").await.unwrap();
     assert!(newer != chain && tls.trusts(&newer) && tls.trusts(&chain));
     // Half of a new pair changes nothing; the whole of it does.

@@ -5,10 +5,12 @@
 //! time as the other agents. It logs one line when the state changes and is silent otherwise.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_proto::{OtherProtocol, Side, check_protocol};
+use memtape_tls::client::ClientTls;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -96,16 +98,17 @@ struct End {
 /// Keeps a stream to the coordinator for as long as the agent's loop listens.
 pub(crate) async fn hold<E: From<StreamEvent>>(
     channel: Channel,
-    coordinator: String,
+    (coordinator, tls): (String, Option<Arc<ClientTls>>),
     hello: Outgoing,
     events: mpsc::Sender<E>,
 ) {
     let mut failures = 0;
-    let mut is_logged = false;
+    // With whether the certificate had ended.
+    let mut logged = None;
     while !events.is_closed() {
         let end = attach(&channel, hello.clone(), &events).await;
         if let Some(lasted) = end.lasted {
-            is_logged = false;
+            logged = None;
             if lasted >= SETTLED_AFTER {
                 failures = 0;
             }
@@ -113,10 +116,11 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
                 return;
             }
         }
-        if !std::mem::replace(&mut is_logged, true) {
+        let ended = tls.as_ref().and_then(|tls| tls.ended());
+        if logged.replace(ended.is_some()) != Some(ended.is_some()) {
+            let why = ended.map_or(end.why, |ended| ended.to_string());
             tracing::warn!(
-                "coordinator {coordinator} is not connected ({}): trying until it is",
-                end.why
+                "coordinator {coordinator} is not connected ({why}): trying until it is"
             );
         }
         let wait = backoff(failures, RandomState::new().build_hasher().finish());

@@ -28,7 +28,7 @@ use crate::http::{
     access_routes, capture_routes, hint_routes, incident_routes, job_routes, line_routes,
     node_routes, page, policy_routes, rank_routes, sending, series, store_routes,
 };
-use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX, Quotas};
+use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX};
 use crate::telemetry::metrics::{self, AdmissionFigures};
 use crate::work::blocking::blocking;
 use memtape_disk::clock;
@@ -151,19 +151,20 @@ async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
     asking.reserve(ranks.min(ranks_max) as u64 * RANK_METRICS_BYTES).await?;
     let view = asking.ask_all(move |view| metrics::view(view, ranks_max)).await?;
     let store = asking.api.store.clone();
-    let figures = figures(&asking.api.quotas);
+    let figures = figures(&asking.api);
     let text = asking.work(move |_| metrics::text(view, &store, &figures)).await?;
     let text = text.map_err(Problem::broken)?;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, content_type)], text))
 }
 
-/// Present reservations. Uploads may take: snapshots, first chunks, and the bytes that HTTP/2 lets
-/// waiting agents send unread.
-fn figures(quotas: &Quotas) -> AdmissionFigures {
+/// Present reservations, and the certificate's end. Uploads may take: snapshots, first chunks, and
+/// the bytes that HTTP/2 lets waiting agents send unread.
+fn figures(Api { quotas, door, .. }: &Api) -> AdmissionFigures {
     let waits = |of: &ByteQuota| of.waits.load(Relaxed);
     let first_chunks = (FIRST_CHUNKS_MAX * MESSAGE_BYTES_MAX) as u64;
     AdmissionFigures {
+        certificate_ends: door.tls().map(|tls| tls.ends_unix()),
         upload_bytes: quotas.uploads.bytes(),
         upload_bytes_max: quotas.uploads.bytes_max + first_chunks + quotas.memory.waiting_uploads,
         report_bytes: quotas.reports.bytes(),

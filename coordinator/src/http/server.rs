@@ -21,6 +21,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use memtape_core::capacity::Division;
 use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CONNECTIONS_MAX, UNREAD_UPLOAD_BYTES_MAX};
+use memtape_tls::steady;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -30,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::access::{Door, Peer, latest};
+use crate::access::{Door, Peer};
 use crate::connections::{Connection, Connections};
 use crate::state::counters::{Counters, Loss};
 
@@ -248,7 +249,7 @@ async fn distrusted(door: Option<&Door>, connection: &Connection) {
     let mut changes = door.changes();
     loop {
         let has_changed = timeout(TRUST_EVERY, changes.changed()).await.is_ok();
-        let has_ended = connection.peer().ends_unix().is_some_and(|end| latest() >= end);
+        let has_ended = connection.peer().ends_unix().is_some_and(|ends| steady::now() >= ends);
         // Chains are verified again only where something has changed.
         let is_admitted = || door.still_admits(connection.peer());
         if has_ended || (has_changed && !is_admitted()) || !connection.is_trusted() {

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -70,9 +71,11 @@ struct DeviceFigures {
     others: Option<u64>,
 }
 
-/// Bytes in memory on their way to the store, with their bounds.
+/// The certificate of the port, and bytes in memory on their way to the store with their bounds.
 #[derive(Debug)]
 pub(crate) struct AdmissionFigures {
+    /// Since the Unix epoch; none without TLS.
+    pub(crate) certificate_ends: Option<Duration>,
     pub(crate) upload_bytes: u64,
     pub(crate) upload_bytes_max: u64,
     pub(crate) report_bytes: u64,
@@ -227,9 +230,16 @@ fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> 
     Family { name, help, kind: MetricType::Counter, rows }
 }
 
+fn by(label: &'static str, name: &str, value: u64) -> (Labels, f64) {
+    (vec![(label, name.to_string())], value as f64)
+}
+
+fn one(value: f64) -> Vec<(Labels, f64)> {
+    vec![(Labels::new(), value)]
+}
+
 fn service_families(view: &MetricsView) -> Vec<Family> {
     let counters = &view.counters;
-    let one = |value: f64| vec![(Labels::new(), value)];
     let count = |count: Count| counters.get(count) as f64;
     let named = |label: &'static str, rows: &[(&str, f64)]| {
         let row = |(name, value): &(&str, f64)| (vec![(label, name.to_string())], *value);
@@ -296,14 +306,12 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
 
 /// Decisions about restarts, and what came of them.
 fn action_families(view: &MetricsView) -> Vec<Family> {
-    let row = |label: &'static str, name: &str, count: Count| {
-        (vec![(label, name.to_string())], view.counters.get(count) as f64)
-    };
+    let row = |name, count: Count| by("result", name, view.counters.get(count));
     let results = [
-        row("result", "taken", Count::ActionsTaken),
-        row("result", "dry_run", Count::ActionsDryRun),
-        row("result", "declined", Count::ActionsDeclined),
-        row("result", "failed", Count::ActionsFailed),
+        row("taken", Count::ActionsTaken),
+        row("dry_run", Count::ActionsDryRun),
+        row("declined", Count::ActionsDeclined),
+        row("failed", Count::ActionsFailed),
     ];
     let verdicts = view.counters.verdicts().map(|(kind, verdict, count)| {
         let (target, verdict) = (kind.as_str().to_string(), verdict.as_str().replace(' ', "_"));
@@ -321,31 +329,31 @@ fn action_families(view: &MetricsView) -> Vec<Family> {
             "memtape_training_seconds_saved",
             "Training that actions saved, at most: a job that writes checkpoints by itself would \
              have lost less",
-            vec![(Labels::new(), saved)],
+            one(saved),
         ),
     ]
 }
 
 fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
-    let one = |value: f64| vec![(Labels::new(), value)];
-    let waits = admission.waits.map(|(of, waits)| (vec![("of", of.to_string())], waits as f64));
+    let single = |name, help, value: u64| gauge(name, help, one(value as f64));
+    let (uploads, uploads_max) = (admission.upload_bytes, admission.upload_bytes_max);
+    let (reports, reports_max) = (admission.report_bytes, admission.report_bytes_max);
+    let ends = admission.certificate_ends.map(|ends| (Labels::new(), ends.as_secs() as f64));
+    let waits = admission.waits.map(|(of, waits)| by("of", of, waits));
     vec![
-        gauge("memtape_upload_bytes", "Snapshots in memory", one(admission.upload_bytes as f64)),
         gauge(
-            "memtape_upload_bytes_max",
-            "Memory that uploads may take",
-            one(admission.upload_bytes_max as f64),
+            "memtape_certificate_end_timestamp_seconds",
+            "End of the own certificate, as Unix time",
+            ends.into_iter().collect(),
         ),
-        gauge("memtape_report_bytes", "Reports in memory", one(admission.report_bytes as f64)),
-        gauge(
-            "memtape_report_bytes_max",
-            "Memory that reports may take",
-            one(admission.report_bytes_max as f64),
-        ),
-        gauge(
+        single("memtape_upload_bytes", "Snapshots in memory", uploads),
+        single("memtape_upload_bytes_max", "Memory that uploads may take", uploads_max),
+        single("memtape_report_bytes", "Reports in memory", reports),
+        single("memtape_report_bytes_max", "Memory that reports may take", reports_max),
+        single(
             "memtape_answer_bytes",
             "Memory reckoned for large answers on their way",
-            one(admission.answer_bytes as f64),
+            admission.answer_bytes,
         ),
         counter("memtape_waits", "Agents that were made to wait, by what for", waits.to_vec()),
     ]
@@ -363,7 +371,6 @@ fn lost(store: &Store) -> Vec<(Labels, f64)> {
 
 /// Damage of the store that reads and starts have found.
 fn store_damage_families(store: &Store) -> Vec<Family> {
-    let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
     let (damaged_blocks, without_index) = store.damaged_reads();
     let put_back = store.health().put_back.load(Relaxed) as f64;
     vec![
@@ -380,28 +387,23 @@ fn store_damage_families(store: &Store) -> Vec<Family> {
         counter(
             "memtape_store_put_back",
             "Files that vanished while they were in use, and were written again from memory",
-            vec![(Labels::new(), put_back)],
+            one(put_back),
         ),
         gauge(
             "memtape_store_index_behind",
             "1 when the index could not be written; a restart mends it",
-            vec![(Labels::new(), f64::from(u8::from(store.is_index_behind())))],
+            one(f64::from(u8::from(store.is_index_behind()))),
         ),
     ]
 }
 
 fn store_families(store: &Store) -> Vec<Family> {
     let health = store.health();
-    let count = |counter: &AtomicU64| vec![(Labels::new(), counter.load(Relaxed) as f64)];
+    let count = |counter: &AtomicU64| one(counter.load(Relaxed) as f64);
     let seconds = health.commit_ns.load(Relaxed) as f64 / 1e9;
-    let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
     vec![
         counter("memtape_store_commits", "Groups of writes made durable", count(&health.commits)),
-        counter(
-            "memtape_store_commit_seconds",
-            "Time of all commits together",
-            vec![(Labels::new(), seconds)],
-        ),
+        counter("memtape_store_commit_seconds", "Time of all commits together", one(seconds)),
         counter("memtape_store_failures", "Writes that failed", count(&health.failures)),
         counter(
             "memtape_store_step_failures",

@@ -82,7 +82,7 @@ impl Cluster {
     }
 
     fn user(&self, name: &str) -> Client {
-        Client::new(self.running.address, Some(&self.of(&Party::User(name.to_string()))), None)
+        Client::new(self.running.address, &self.of(&Party::User(name.to_string())), None)
     }
 
     fn bearer(&self, token: &str) -> Client {
@@ -121,24 +121,8 @@ struct Client {
 }
 
 impl Client {
-    fn new(address: SocketAddr, folder: Option<&Path>, token: Option<&str>) -> Self {
-        let folder = folder.unwrap();
+    fn new(address: SocketAddr, folder: &Path, token: Option<&str>) -> Self {
         let tls = memtape_tls::client::ClientTls::open(folder).unwrap();
-        Self::build(address, tls, token)
-    }
-
-    fn without_certificate(address: SocketAddr, authority: &Path, token: Option<&str>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::copy(authority, folder.path().join("ca.crt")).unwrap();
-        let tls = memtape_tls::client::ClientTls::open(folder.path()).unwrap();
-        Self::build(address, tls, token)
-    }
-
-    fn build(
-        address: SocketAddr,
-        tls: memtape_tls::client::ClientTls,
-        token: Option<&str>,
-    ) -> Self {
         let headers = token.map(|token| {
             let value = format!("Bearer {token}").parse().unwrap();
             reqwest::header::HeaderMap::from_iter([(reqwest::header::AUTHORIZATION, value)])
@@ -152,6 +136,12 @@ impl Client {
         Self { http, base: format!("https://{address}/api/v1") }
     }
 
+    fn without_certificate(address: SocketAddr, authority: &Path, token: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(authority, folder.path().join("ca.crt")).unwrap();
+        Self::new(address, folder.path(), token)
+    }
+
     async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
         let request = self.http.request(method, format!("{}{path}", self.base)).json(body);
         let answer = request.send().await.unwrap();
@@ -162,6 +152,14 @@ impl Client {
 
     async fn get(&self, path: &str) -> (u16, Value) {
         self.ask(Method::GET, path, &Value::Null).await
+    }
+
+    /// End of the coordinator's certificate, as the metrics have it.
+    async fn certificate_end(&self) -> f64 {
+        let (_, text) = self.get("/../../metrics").await;
+        let name = "\nmemtape_certificate_end_timestamp_seconds ";
+        let (_, end) = text.as_str().unwrap().split_once(name).expect("it is exported");
+        end.lines().next().unwrap().parse().unwrap()
     }
 
     async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
@@ -593,6 +591,7 @@ async fn what_is_replaced_or_taken_away_counts_at_once_for_open_streams() {
     denied.ended().await;
     assert!(cluster.agent("n1", "n1").await.is_err());
     train(&mut kept, &JOB, 1000).await;
+    let end = cluster.user("admin").certificate_end().await;
     // A new authority: the old one's certificates end, those of the new one are taken.
     let new = cluster.folder.path().join("new");
     let authority = authority(&new);
@@ -609,7 +608,8 @@ async fn what_is_replaced_or_taken_away_counts_at_once_for_open_streams() {
     train(&mut agent, &Job { run: 3, ..JOB }, 1000).await;
     let admin = Party::User("admin".to_string());
     issue(&authority, &new.join("admin"), &admin, 30).unwrap();
-    let admin = Client::new(cluster.running.address, Some(&new.join("admin")), None);
+    let admin = Client::new(cluster.running.address, &new.join("admin"), None);
+    assert!(admin.certificate_end().await > end, "the metric follows the files");
     let (_, audit) = admin.get("/audit").await;
     let expected = ["use roles", "replace roles", "replace certificates", "read audit"];
     assert_eq!(actions(&audit), expected, "{audit}");
