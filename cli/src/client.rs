@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use memtape_proto::api::{Capture, CaptureRequest, Incident, Index, Problem, RequestedCapture};
+use memtape_tls::TlsError;
+use memtape_tls::client::ClientTls;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -59,6 +61,8 @@ pub(crate) struct About {
 #[derive(Debug)]
 pub(crate) struct Client {
     base: String,
+    /// The error of its own certificate, if that has ended.
+    ended: Option<TlsError>,
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
 }
@@ -74,7 +78,8 @@ impl Client {
             .build()
             .context("cannot make an HTTP client")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { base: base.to_string(), http, runtime })
+        let ended = credentials.tls.as_ref().and_then(ClientTls::ended);
+        Ok(Self { base: base.to_string(), ended, http, runtime })
     }
 
     /// The coordinator's URL, without a slash at its end.
@@ -236,7 +241,12 @@ impl Client {
     }
 
     fn explain(&self, error: &reqwest::Error) -> anyhow::Error {
-        anyhow::anyhow!(Unreachable::of(error).sentence(&self.base))
+        match (Unreachable::of(error), &self.ended) {
+            (Unreachable::Tls | Unreachable::BrokenOff, Some(ended)) => {
+                anyhow::anyhow!(ended.to_string())
+            }
+            (why, _) => anyhow::anyhow!(why.sentence(&self.base)),
+        }
     }
 }
 

@@ -1,6 +1,10 @@
-//! What variables of the environment do to a training that `memtape run` starts.
+//! What variables of the environment, and certificates that they name, do to commands.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Command;
+
+use memtape_tls::authority::{Party, issue, make};
 
 #[test]
 fn a_training_starts_with_an_empty_variable_and_whatever_its_total_steps_are() {
@@ -23,4 +27,26 @@ fn a_training_starts_with_an_empty_variable_and_whatever_its_total_steps_are() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said, format!("value:{value}\n"), "{name} {output:?}");
     }
+}
+
+#[test]
+fn a_refused_certificate_that_has_ended_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (authority, own) = (folder.path().join("authority"), folder.path().join("admin"));
+    make(&authority).expect("an authority");
+    issue(&authority, &own, &Party::User("admin".to_string()), 0).expect("a certificate");
+    // A server that answers with the alert of TLS about a certificate that has expired.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().expect("a connection");
+        let _ = connection.read(&mut [0; 4096]);
+        let _ = connection.write_all(b"\x15\x03\x03\0\x02\x02\x2d");
+    });
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memtape"));
+    command.arg("jobs").env("MEMTAPE_TLS_DIR", &own).env("MEMTAPE_COORDINATOR", address);
+    let output = command.output().expect("memtape runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let begin = format!("the certificate in {} ended on 2", own.display());
+    assert!(said.contains(&begin) && said.contains("memtape tls issue"), "{said}");
 }

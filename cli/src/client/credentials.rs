@@ -16,7 +16,7 @@ const TOKEN: &str = "MEMTAPE_TOKEN";
 /// Credentials that a program shows: certificate and token.
 #[derive(Default)]
 pub(crate) struct Credentials {
-    tls: Option<ClientTls>,
+    pub(super) tls: Option<ClientTls>,
     token: Option<String>,
 }
 

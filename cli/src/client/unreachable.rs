@@ -20,6 +20,8 @@ pub(crate) enum Unreachable {
     NoRoute,
     /// A server answers, but not by TLS.
     NotTls,
+    /// A server answers, but not by plain HTTP.
+    NotPlain,
     /// A server answers by TLS with a certificate that is not trusted, or another failure of TLS.
     Tls,
     /// A server accepted the connection and closed it before its answer was whole.
@@ -38,6 +40,9 @@ impl Unreachable {
             }
             if let Some(kind) = cause.downcast_ref::<io::Error>().and_then(socket) {
                 return kind;
+            }
+            if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+                return Self::NotPlain;
             }
             below = cause.source();
         }
@@ -74,13 +79,17 @@ impl Unreachable {
                 "the server at {base} does not speak TLS: write {} instead, if that is meant",
                 base.replacen("https://", "http://", 1)
             ),
+            Self::NotPlain => format!(
+                "the server at {base} does not speak plain HTTP: write {} instead, and name its \
+                 ca.crt with --tls-dir, if it is a coordinator with TLS",
+                base.replacen("http://", "https://", 1)
+            ),
             Self::Tls => format!(
                 "TLS with {base} failed: check that --tls-dir names the coordinator's ca.crt, that \
                  the certificate there names this host, and that none has expired"
             ),
             Self::BrokenOff => format!(
-                "{base} broke off its answer: check that it is a coordinator, write https:// if it \
-                 has TLS, and try again"
+                "{base} broke off its answer: check that it is a coordinator, and try again"
             ),
             Self::Other => format!("no coordinator answers at {base}: {where_it_is}"),
         }
@@ -170,6 +179,8 @@ mod tests {
         check("http://no-such-host.invalid:7771/", Unreachable::NoSuchHost, "host name node7");
         let plain = format!("https://{}/", server(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
         check(&plain, Unreachable::NotTls, "write http://node7:7771 instead");
+        let tls = format!("http://{}/", server(b"\x15\x03\x03\0\x02\x02\x46"));
+        check(&tls, Unreachable::NotPlain, "--tls-dir");
         let broken = format!("http://{}/", server(b"HT"));
         check(&broken, Unreachable::BrokenOff, "broke off its answer");
         // It listens and never accepts.
