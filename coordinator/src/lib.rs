@@ -44,3 +44,4 @@ pub use config::Config;
 pub use http::page::{PAGE_STYLE, page_script};
 pub use restart::RestartConfig;
 pub use run::run;
+pub use state::counters::losses;

@@ -5,8 +5,7 @@
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memtape_core::action::TargetKind;
-use memtape_core::action::VerdictKind;
+use memtape_core::action::{TargetKind, VerdictKind};
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 /// Something that was done.
@@ -32,77 +31,94 @@ pub(crate) enum Count {
     TrainingSecondsSaved,
 }
 
-/// Why something is not there; by these names in the metrics.
-#[derive(Clone, Copy, Debug, EnumCount, Eq, IntoStaticStr, PartialEq, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub(crate) enum Loss {
-    /// An agent's message broke a bound; its stream was closed.
-    BadMessage,
-    /// A message about a tape that was not announced on its stream's node.
-    UnknownTape,
-    /// A job beyond the number that can be remembered, or a rank beyond its bound.
-    NoRoom,
-    /// A rank, a further device of one, or a job beyond the number that one node may have.
-    NodeFull,
-    /// A rank that began or ended beyond the number that a node may report in a time.
-    NodeChangesTooMany,
-    /// A capture that an agent took by itself, beyond the number that its node or job may have in
-    /// a time.
-    AgentCapturesTooMany,
-    /// A rank of a report that broke a bound.
-    BadRank,
-    /// Censuses of a rank beyond the memory that it, its node or all ranks may take.
-    CensusesLeftOut,
-    /// Settings of the allocator that PyTorch has not, of a rank that was announced.
-    SettingsLeftOut,
-    /// An agent did not take its messages; its stream was closed.
-    SlowAgent,
-    /// An agent was refused: too many, its name is taken, or no role makes it its node's agent.
-    AgentRefused,
-    /// Step records that were overwritten on the tape before they were read.
-    StepsMissed,
-    /// Step records that are not kept: their node or owner sent more than its rate.
-    StepsThinned,
-    /// A connection was closed because no call was in progress, or its client did not read.
-    ConnectionOverdue,
-    /// An idle connection was closed because another one needed its place.
-    ConnectionGivenUp,
-    /// A connection was closed because its certificate or its role is no longer valid.
-    ConnectionDistrusted,
-    /// A caller was refused: unproven, or without a role.
-    CallerRefused,
-    /// A request beyond a caller's rate of requests.
-    RequestsTooMany,
-    /// A download that was ended because its client read too slowly.
-    SlowDownload,
-    /// An upload that was ended because its snapshot came too slowly.
-    SlowUpload,
-    /// A decision to do nothing that was not audited, because its owner had many lately.
-    DecisionNotAudited,
-    /// A refusal that was not audited, because its caller or network had many lately.
-    RefusalNotAudited,
-    /// An entry of the audit that could not be written.
-    AuditEntry,
-    /// A snapshot that came too late, twice, or was never asked for.
-    StaleSnapshot,
-    /// A snapshot that was too large, or differed from its answer.
-    BadSnapshot,
-    /// An incident beyond the number that may be open, or a record beyond the number kept.
-    Forgotten,
-    /// Step records that agents dropped from their full spools while they were disconnected.
-    SpooledSteps,
-    /// Snapshots of agent-initiated captures that a spool dropped.
-    SpooledSnapshots,
-    /// Ends of ranks and announcements of agent-initiated captures that a spool dropped.
-    SpooledFacts,
-    /// Files that agents refused: they are the copy of another tape.
-    TapeCopies,
-    /// Likewise: their lock is held by a process that they do not name.
-    TapesWithWrongHolder,
-    /// Likewise: they were made before the node was started.
-    TapesOfOtherBoots,
-    /// Likewise: further files of their user exceed the quota.
-    TapesWithoutRoom,
+/// Defines the reasons of losses, each with its meaning and what to do about it.
+macro_rules! losses {
+    ($($name:ident: $meaning:literal, $remedy:literal;)*) => {
+        /// Why something is not there; by these names in the metrics.
+        #[derive(Clone, Copy, Debug, EnumCount, Eq, IntoStaticStr, PartialEq, VariantArray)]
+        #[strum(serialize_all = "snake_case")]
+        pub(crate) enum Loss { $(#[doc = concat!($meaning, ".")] $name),* }
+
+        /// Each reason, its meaning and what to do, for the page of the metrics.
+        pub fn losses() -> impl Iterator<Item = [&'static str; 3]> {
+            [$([Loss::$name.into(), $meaning, $remedy]),*].into_iter()
+        }
+    };
+}
+
+losses! {
+    BadMessage: "An agent's message broke a bound; its stream was closed",
+        "Compare the versions: the log names the node and the bound";
+    UnknownTape: "A message about a tape that was not announced on its stream's node",
+        "Nothing, if rare; else find out what on that node reports tapes of others";
+    NoRoom: "A job or rank beyond the number that is remembered, or a rank beyond its bound",
+        "See docs/limits.md: raise `--memory-bytes-max`, or end jobs";
+    NodeFull: "A rank, a further device of one, or a job beyond the number of one node",
+        "See docs/limits.md: find out who starts them on the node";
+    NodeChangesTooMany: "A begin or end of a rank beyond those that a node may report in a time",
+        "Find out which job on the node restarts all the time";
+    AgentCapturesTooMany: "An agent-initiated capture beyond those of its node or job in a time",
+        "Mend the job: its processes die or run out of memory all the time";
+    BadRank: "A rank of a report that broke a bound",
+        "Compare the versions: the log names the node and the bound";
+    CensusesLeftOut: "Censuses beyond the memory that a rank, its node or all ranks may take",
+        "Raise `--memory-bytes-max`; diagnoses of these ranks know fewer lines";
+    SettingsLeftOut: "Settings of the allocator that PyTorch has not, of an announced rank",
+        "Correct PYTORCH_CUDA_ALLOC_CONF of the job";
+    SlowAgent: "An agent did not take its messages; its stream was closed",
+        "Look at the load and the network of the node that the log names";
+    AgentRefused: "An agent was refused: too many, its name is taken, or it lacks the role",
+        "Read its log; give its certificate the role agent for its node";
+    StepsMissed: "Step records that were overwritten on the tape before they were read",
+        "Look at the load of the node: its agent reads too late";
+    StepsThinned: "Step records not kept: their node or owner sent more than its rate",
+        "Nothing: a thinner series is kept; see docs/store.md";
+    ConnectionOverdue: "A closed connection: no call was in progress, or its client did not read",
+        "Nothing, unless a client complains";
+    ConnectionGivenUp: "A closed idle connection: another one needed its place",
+        "If frequent, raise `--memory-bytes-max`, or run fewer clients";
+    ConnectionDistrusted: "A closed connection: its certificate or role is no longer valid",
+        "Renew the certificate, unless the role was taken away";
+    CallerRefused: "A caller was refused: unproven, or without a role",
+        "`memtape audit` names callers: give a role or token, or stop the caller";
+    RequestsTooMany: "A request beyond a caller's rate of requests",
+        "Ask less often; answers of status 429 say when to come again";
+    SlowDownload: "A download that was ended because its client read too slowly",
+        "Repeat it from a faster network";
+    SlowUpload: "An upload that was ended because its snapshot came too slowly",
+        "Look at the network of the node; the agent tries again";
+    DecisionNotAudited: "A decision to do nothing, not audited: its owner had many lately",
+        "Nothing: `memtape actions` has the decision";
+    RefusalNotAudited: "A refusal that was not audited: its caller or network had many lately",
+        "Stop the caller: the audit has its first refusals";
+    AuditEntry: "An entry of the audit that could not be written",
+        "Look at the disk of `--data-dir`; the log has the error";
+    StaleSnapshot: "A snapshot that came too late, twice, or was never asked for",
+        "Nothing, if rare; else raise the deadline of captures";
+    BadSnapshot: "A snapshot that was too large, or differed from its answer",
+        "Compare the versions; `memtape show` has the detail of the rank's part";
+    Forgotten: "An incident beyond the number that may be open, or an old record",
+        "Nothing, if rare; else see docs/limits.md for who has most";
+    SpooledSteps: "Step records that full spools dropped while agents were disconnected",
+        "Reconnect agents sooner, or give the spool more bytes";
+    SpooledSnapshots: "Snapshots of agent-initiated captures that a spool dropped",
+        "Reconnect agents sooner, or give the spool more bytes";
+    SpooledFacts: "Ends of ranks and announcements of captures that a spool dropped",
+        "Reconnect agents sooner";
+    TapeCopies: "Files that agents refused: copies of another tape",
+        "Delete the copies";
+    TapesWithWrongHolder: "Refused files: a process that they do not name holds their lock",
+        "Find that process: it may pass its tape off as another's";
+    TapesOfOtherBoots: "Refused files: made before the node was started",
+        "Delete them, or keep tapes in /dev/shm";
+    TapesWithoutRoom: "Refused files: further ones of their user exceed the quota",
+        "Delete the user's old tapes; the agent's log names the user";
+    StaleCaptureMessage: "A message about a capture that was stale, unknown or repeated",
+        "Nothing, if rare; else look at the network of the nodes";
+    TriggerTooSoon: "A trigger of a capture too soon after another, or of a rank too many",
+        "Nothing: the capture before has the snapshots";
+    SampleRefused: "A sample not judged: too many series, or steps in reverse",
+        "Let steps of a rank only grow, or report the job's number of devices";
 }
 
 /// All counters.
@@ -150,32 +166,19 @@ impl Counters {
         saturate(&self.losses[loss as usize], more);
     }
 
+    /// Raises a counter to the sum that other counts have reached.
+    pub(crate) fn raise(&self, loss: Loss, sum: u64) {
+        self.losses[loss as usize].fetch_max(sum, Relaxed);
+    }
+
     /// Every reason with its count.
     pub(crate) fn losses(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Loss::VARIANTS
-            .iter()
-            .zip(&self.losses)
-            .map(|(loss, count)| (loss.into(), count.load(Relaxed)))
+        let count = |loss: &Loss| self.losses[*loss as usize].load(Relaxed);
+        Loss::VARIANTS.iter().map(move |loss| (loss.into(), count(loss)))
     }
 }
 
 /// Adds to a counter, which stays at its maximum instead of wrapping around.
 fn saturate(counter: &AtomicU64, more: u64) {
     let _ = counter.fetch_update(Relaxed, Relaxed, |known| Some(known.saturating_add(more)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reason_has_its_own_counter() {
-        let counters = Counters::default();
-        for (index, loss) in Loss::VARIANTS.iter().enumerate() {
-            counters.lose(*loss, index as u64);
-        }
-        let counted: Vec<(&str, u64)> = counters.losses().collect();
-        assert_eq!(counted[..2], [("bad_message", 0), ("unknown_tape", 1)]);
-        assert_eq!(counted.last(), Some(&("tapes_without_room", Loss::COUNT as u64 - 1)));
-    }
 }

@@ -20,7 +20,7 @@ use memtape_core::sharing::equal_parts;
 use memtape_core::snapshot::ledger::Name;
 use memtape_proto::api::{Name as _, RankHost};
 
-use crate::state::counters::{Count, Counters};
+use crate::state::counters::{Count, Counters, Loss};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::jobs::silence::Watch;
@@ -42,9 +42,6 @@ pub(crate) struct MetricsView {
     /// Ranks that are remembered, and how many may be.
     ranks_known: (usize, usize),
     jobs: u64,
-    machine_drops: u64,
-    triggers_suppressed: u64,
-    samples_refused: u64,
     counters: Arc<Counters>,
 }
 
@@ -95,6 +92,12 @@ pub(crate) fn view(view: &View<'_>, ranks_max: usize) -> MetricsView {
         .collect();
     let shown = equal_parts(&holders, ranks_max);
     let mut are_shown = shown.iter();
+    let drops = jobs.attempts().map(|known| known.captures.dropped()).sum();
+    view.counters.raise(Loss::StaleCaptureMessage, drops);
+    let suppressed = jobs.attempts().map(|known| known.triggers.suppressed()).sum();
+    view.counters.raise(Loss::TriggerTooSoon, suppressed);
+    let refused = running().map(|known| known.detectors.samples_refused()).sum();
+    view.counters.raise(Loss::SampleRefused, refused);
     MetricsView {
         ranks: running()
             .flat_map(|attempt| {
@@ -120,9 +123,6 @@ pub(crate) fn view(view: &View<'_>, ranks_max: usize) -> MetricsView {
         agents: view.agents as u64,
         jobs: jobs.names().len() as u64,
         ranks_known: jobs.ranks(),
-        machine_drops: jobs.attempts().map(|known| known.captures.dropped()).sum(),
-        triggers_suppressed: jobs.attempts().map(|known| known.triggers.suppressed()).sum(),
-        samples_refused: running().map(|known| known.detectors.samples_refused()).sum(),
         counters: view.counters.clone(),
     }
 }
@@ -248,11 +248,7 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
     let active = view.incidents.iter().map(|(labels, _)| (labels.clone(), 1.0));
     let oom =
         |(labels, seconds): &(Labels, Option<u64>)| Some((labels.clone(), (*seconds)? as f64));
-    let mut losses: Vec<(&str, f64)> =
-        counters.losses().map(|(reason, count)| (reason, count as f64)).collect();
-    losses.push(("stale_capture_message", view.machine_drops as f64));
-    losses.push(("trigger_too_soon", view.triggers_suppressed as f64));
-    losses.push(("sample_refused", view.samples_refused as f64));
+    let losses: Vec<_> = counters.losses().map(|(reason, count)| (reason, count as f64)).collect();
     let captures = [
         ("complete", count(Count::CapturesComplete)),
         ("partial", count(Count::CapturesPartial)),

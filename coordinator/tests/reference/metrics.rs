@@ -25,6 +25,11 @@ pub(super) fn page(exported: &str) -> String {
         let help = help.trim_end_matches('.').replace('|', "\\|");
         writeln!(page, "| `{name}` | {kind} | {labels} | {help} |").unwrap();
     }
+    page += "\n## Reasons of `memtape_losses_total`\n\n\
+             | reason | meaning | what to do |\n|---|---|---|\n";
+    for [reason, meaning, remedy] in memtape_coordinator::losses() {
+        writeln!(page, "| `{reason}` | {meaning} | {remedy} |").unwrap();
+    }
     page
 }
 
