@@ -186,25 +186,25 @@ impl Config {
     pub fn mistakes(&self) -> Vec<String> {
         let is_tls = self.coordinator.starts_with("https://");
         let rules = [
-            (self.node.trim().is_empty(), "node is empty: give this node a name"),
-            (self.tape_dirs.is_empty(), "tape_dirs is empty: name at least one folder"),
+            (self.node.trim().is_empty(), "--node is empty: give this node a name"),
+            (self.tape_dirs.is_empty(), "--tape-dir is empty: name at least one folder"),
             (
                 self.tape_dirs.iter().any(|path| path.is_file()),
                 "--tape-dir has a file: name the folder that tapes are in",
             ),
             (
                 self.py_spy.as_ref().is_some_and(|it| it.components().count() > 1 && !it.is_file()),
-                "py_spy is not a file: name the program, such as /usr/local/bin/py-spy",
+                "--py-spy is not a file: name the program, such as /usr/local/bin/py-spy",
             ),
             (self.rewinds_max == 0, "rewinds_max must be at least 1"),
             (self.upload_bytes_max == 0, "upload_bytes_max must be at least 1"),
             (
                 self.spool().is_some() && self.spool_bytes_max < SPOOL_BYTES_MIN,
-                "spool_bytes_max must be at least 1 MiB",
+                "--spool-bytes-max must be at least 1 MiB",
             ),
             (
                 !is_tls && !self.coordinator.starts_with("http://"),
-                "coordinator must be a URL such as https://coordinator:7771",
+                "--coordinator must be a URL such as https://coordinator:7771",
             ),
             (
                 is_tls && self.tls_dir.is_none(),
@@ -237,18 +237,18 @@ mod tests {
     #[test]
     fn every_mistake_is_named() {
         check(|_| (), &[]);
-        check(|config| config.node = " ".into(), &["node"]);
+        check(|config| config.node = " ".into(), &["--node"]);
         check(|config| config.coordinator = "10.0.0.1:7771".into(), &["URL"]);
         check(|config| config.coordinator = "https://c:7771".into(), &["certificate"]);
         check(|config| config.tls_dir = Some("/etc/memtape/tls".into()), &["https://"]);
-        check(|config| config.py_spy = Some("/absent/py-spy".into()), &["py_spy"]);
+        check(|config| config.py_spy = Some("/absent/py-spy".into()), &["--py-spy"]);
         let small = |config: &mut Config| config.spool_bytes_max = 1 << 10;
         check(
             |config| {
                 config.spool_dir = Some("/spool".into());
                 small(config);
             },
-            &["spool_bytes_max"],
+            &["--spool-bytes-max"],
         );
         check(
             |config| {
@@ -263,7 +263,7 @@ mod tests {
                 config.rewinds_max = 0;
                 config.upload_bytes_max = 0;
             },
-            &["tape_dirs", "rewinds_max", "upload_bytes_max"],
+            &["--tape-dir", "rewinds_max", "upload_bytes_max"],
         );
     }
 }

@@ -53,9 +53,9 @@ pub struct Config {
     /// Folder of the store.
     #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub data_dir: PathBuf,
-    /// Most memory that the coordinator may take [default: the limit of its cgroup, or the
-    /// machine's memory], beside what it takes without any client. It has as many connections as
-    /// have room in a part of it, and remembers as many ranks as have room in the rest.
+    /// Most memory that the coordinator may take, at least 256 MiB [default: the limit of its
+    /// cgroup, or the machine's memory], beside what it takes without any client. It has as many
+    /// connections as have room in a part of it, and remembers as many ranks as in the rest.
     #[arg(long, value_name = "BYTES", value_parser = byte_count_from(MEMORY_BYTES_MIN))]
     pub memory_bytes_max: Option<u64>,
     /// Refuse to start without a store in that folder: one that should be there is lost.
@@ -226,7 +226,7 @@ impl Config {
             (self.restart.kubernetes && !cfg!(feature = "kubernetes"), not_built!("Kubernetes")),
             (self.snapshots_url.is_some() && !cfg!(feature = "s3"), not_built!("S3")),
             (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
-            (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
+            (self.data_dir.as_os_str().is_empty(), "--data-dir is empty: name a folder"),
             (
                 !snapshots_are_sound,
                 "the store of snapshots must be a URL such as s3://bucket/prefix",
@@ -273,7 +273,7 @@ mod tests {
             }
         };
         check(|_| {}, &[]);
-        check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
+        check(|config| config.data_dir = PathBuf::new(), &["--data-dir"]);
         check(|config| config.restart.policy.rest.mode = Mode::Act, &["no target"]);
         check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(|config| config.otlp_endpoint = Some("collector:4317".to_string()), &["OTLP"]);
