@@ -1,8 +1,9 @@
 //! Documents, dashboards and the wire's description say what is true and is there.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::source::{Source, check, root, rust, sources};
+use crate::source::{Source, TEXT, check, root, rust, sources};
 
 #[test]
 fn every_part_of_the_wire_is_explained() {
@@ -88,6 +89,67 @@ fn unknown_metrics(file: &Source, exported: &str) -> Vec<String> {
         for name in line.split(|c| !is_word(c)).filter(|word| word.starts_with("memtape_")) {
             if !is_exported(name) {
                 found.push(format!("{}:{number}: there is no metric {name}", file.path));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_reason_of_a_loss_exists() {
+    let mut files = sources(&["md", "yaml"]);
+    files.retain(|file| file.path != "CHANGELOG.md");
+    let known = files.iter().find(|file| file.path == "docs/reference/metrics.md");
+    let known = known.expect("the page of the metrics").text.clone();
+    let bad = Source::of("a.yaml", "memtape_losses_total{reason=~\"no_room|no_such\"}\n");
+    check(|file| unknown_reasons(file, &known), &bad, &files);
+}
+
+/// Reasons of losses without a row in the page of the metrics, which is made from their enum.
+fn unknown_reasons(file: &Source, known: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        let values = line.split("memtape_losses_total{reason=").skip(1);
+        let values = values.filter_map(|rest| rest.split('"').nth(1));
+        for reason in values.flat_map(|value| value.split('|')) {
+            if !known.contains(&format!("| `{reason}` | ")) {
+                found.push(format!("{}:{number}: there is no reason {reason}", file.path));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn names_in_documents_are_in_the_source() {
+    let code = sources(&TEXT).into_iter().filter(|file| !file.path.ends_with(".md"));
+    let known: BTreeSet<String> =
+        code.flat_map(|file| names(&(file.path + "\n" + &file.text))).collect();
+    let mut files = sources(&["md"]);
+    files.retain(|file| {
+        // The pages of the reference are made from the code.
+        let is_page = |path: &str| path.starts_with("docs/") && !path.contains("/reference/");
+        matches!(&*file.path, "ARCHITECTURE.md" | "SECURITY.md") || is_page(&file.path)
+    });
+    let bad =
+        Source::of("a.md", &format!("It never fails. (`{}`)\n", ["no_such", "test"].join("_of_")));
+    check(|file| unknown_names(file, &known), &bad, &files);
+}
+
+/// Words in small letters with two `_` or more.
+fn names(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_name = |word: &&str| word.matches('_').count() > 1 && *word == word.to_lowercase();
+    words.filter(is_name).map(String::from).collect()
+}
+
+/// Names in backticks that the source has not. Metrics have the checks of their page.
+fn unknown_names(file: &Source, known: &BTreeSet<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        for name in line.split('`').skip(1).step_by(2).filter(|name| names(name) == [*name]) {
+            if !name.starts_with("memtape_") && !known.contains(name) {
+                found.push(format!("{}:{number}: the source has no {name}", file.path));
             }
         }
     }
