@@ -69,7 +69,7 @@ impl Answers<'_> {
         let is_open = |it: &&Incident| it.rank == number && it.state == IncidentState::Open;
         let incidents = self.incidents();
         let ahead = incidents.iter().filter(is_open).find_map(time_left);
-        let ahead = ahead.unwrap_or_else(|| "no forecast yet".to_string());
+        let ahead = ahead.unwrap_or_else(|| format!("it is {}, without a forecast", rank.state));
         Some(format!("rank {number} has reserved {held} at step {}; {ahead}", rank.step))
     }
 
