@@ -80,8 +80,10 @@ pub(crate) fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<()> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     checks.extend(machine::pod_folder(&dir, is_pod, &mounts));
     checks.push(machine::gpus());
-    checks.push(services::agent());
-    services::coordinator(&client, &mut checks);
+    let agent = services::agent();
+    let has_agent = agent.outcome == Outcome::Ok;
+    checks.push(agent);
+    services::coordinator(&client, has_agent, &mut checks);
     let failed = checks.iter().filter(|check| check.outcome == Outcome::Fail).count();
     let report = Report { ok: failed == 0, checks };
     globals.say(&report, || text(&report.checks))?;

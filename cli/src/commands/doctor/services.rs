@@ -6,6 +6,7 @@ use std::path::Path;
 
 use memtape_proto::api::Nodes;
 use rustix::process::geteuid;
+use rustix::system::uname;
 
 use super::Check;
 use crate::client::Client;
@@ -62,7 +63,7 @@ fn is_agent(words: &[u8]) -> bool {
 }
 
 /// The coordinator: whether it answers, its version, its clock, and its nodes.
-pub(super) fn coordinator(client: &Client, checks: &mut Vec<Check>) {
+pub(super) fn coordinator(client: &Client, has_agent: bool, checks: &mut Vec<Check>) {
     const NAME: &str = "coordinator";
     let facts = match client.about() {
         Ok(facts) => facts,
@@ -90,7 +91,8 @@ pub(super) fn coordinator(client: &Client, checks: &mut Vec<Check>) {
         checks.push(skew(seconds, clock::wall_ns() / 1_000_000_000));
     }
     if let Ok(nodes) = client.fetch(&["nodes"], &[]) {
-        checks.push(of_nodes(&nodes));
+        let here = has_agent.then(|| uname().nodename().to_string_lossy().into_owned());
+        checks.push(of_nodes(&nodes, here.as_deref()));
     }
 }
 
@@ -109,16 +111,24 @@ fn skew(theirs: i64, ours: i64) -> Check {
     }
 }
 
-fn of_nodes(nodes: &Nodes) -> Check {
-    let connected = nodes.nodes.iter().filter(|node| node.connected).count() as u64;
+/// Judges the agents that are connected. `here` is the name of this machine where an agent runs.
+fn of_nodes(nodes: &Nodes, here: Option<&str>) -> Check {
+    let connected = || nodes.nodes.iter().filter(|node| node.connected);
+    let missing = here.filter(|here| connected().all(|node| node.node != *here));
+    let connected = connected().count() as u64;
     let found = format!(
         "{} connected of {} known to the coordinator",
         plural(connected, "agent"),
         nodes.nodes.len()
     );
-    match connected {
-        0 => Check::warn("nodes", found, "start `memtape agent` on each node"),
-        _ => Check::ok("nodes", found),
+    match (missing, connected) {
+        (Some(here), _) => Check::warn(
+            "nodes",
+            format!("{found}; none has the name of this machine, {here}"),
+            "the agent here has another coordinator or name: see its --coordinator and --node",
+        ),
+        (None, 0) => Check::warn("nodes", found, "start `memtape agent` on each node"),
+        (None, _) => Check::ok("nodes", found),
     }
 }
 
@@ -150,9 +160,12 @@ mod tests {
         assert_eq!(skew(100, 101).outcome, Outcome::Ok);
         assert!(skew(100, 160).found.starts_with("60 s ahead"));
         assert!(skew(160, 100).found.starts_with("60 s behind"));
-        let node = |connected| Node { connected, ..Node::default() };
-        let of = |nodes: Vec<Node>| of_nodes(&Nodes { nodes }).outcome;
-        assert_eq!(of(vec![node(false), node(true)]), Outcome::Ok);
-        assert_eq!(of(vec![node(false)]), Outcome::Warn);
+        let node = |connected| Node { node: "a".into(), connected, ..Node::default() };
+        let of = |nodes: &[Node], here| of_nodes(&Nodes { nodes: nodes.to_vec() }, here).outcome;
+        assert_eq!(of(&[node(false), node(true)], None), Outcome::Ok);
+        assert_eq!(of(&[node(false)], None), Outcome::Warn);
+        assert_eq!(of(&[node(true)], Some("a")), Outcome::Ok);
+        assert_eq!(of(&[node(true)], Some("b")), Outcome::Warn);
+        assert_eq!(of(&[node(false)], Some("a")), Outcome::Warn);
     }
 }
