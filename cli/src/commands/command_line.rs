@@ -28,7 +28,6 @@ fn meaningless(command: &str) -> &'static [&'static str] {
         "store" => &["color"],
         "export" | "report" => &["color"],
         "demo" | "tape" => &["coordinator", "tls_dir", "token_file"],
-        "top" => &["json"],
         "completions" | "man" | "help" => {
             &["coordinator", "tls_dir", "token_file", "json", "color"]
         }

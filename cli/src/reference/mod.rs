@@ -10,9 +10,9 @@ mod golden_files;
 use std::fmt::Write;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 
-use crate::commands::Cli;
+use crate::commands::command_line;
 
 /// Width of the help in the page.
 const COLUMNS: usize = 100;
@@ -35,7 +35,7 @@ fn check(name: &str, text: &str) {
 
 /// The commands as a machine without any setting shows them.
 fn commands() -> Command {
-    let mut command = without_values(Cli::command()).term_width(COLUMNS);
+    let mut command = without_values(command_line::command_line()).term_width(COLUMNS);
     command.build();
     command
 }
