@@ -347,7 +347,7 @@ impl Door {
 }
 
 /// The present by which tokens expire, as certificates do: time since the Unix epoch.
-pub(crate) fn latest() -> Duration {
+fn latest() -> Duration {
     steady::latest(Duration::from_nanos(u64::try_from(clock::now().wall_ns).unwrap_or(0)))
 }
 

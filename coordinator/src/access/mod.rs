@@ -12,7 +12,7 @@ mod oidc;
 mod peer;
 pub(crate) mod tokens;
 
-pub(crate) use door::{Door, Refused, latest, latest_ns};
+pub(crate) use door::{Door, Refused, latest_ns};
 #[cfg(all(feature = "oidc", feature = "simulation"))]
 pub(crate) use oidc::Keys;
 pub(crate) use peer::Peer;

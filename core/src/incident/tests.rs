@@ -117,7 +117,7 @@ impl Attempt for Job {
 
     fn rank(&self, _rank: u32) -> RankView {
         let state = if self.newest.is_some() { RankState::Growing } else { RankState::Healthy };
-        RankView { state, last_step: self.last_step, ..RankView::default() }
+        RankView { state, last_step: self.last_step }
     }
 
     fn here_since_ns(&self, _rank: u32) -> Option<u64> {

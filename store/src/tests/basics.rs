@@ -251,7 +251,7 @@ fn all_kinds_that_fail_are_named_and_each_is_logged_once() {
         store.unready().map(|why| why.to_string()).unwrap_or_default()
     };
     disk.set_room(Some(disk.used_bytes()));
-    let unready = (0..30).map(write_all).last().unwrap();
+    let unready = (0..30).fold(String::new(), |_, step| write_all(step));
     for kind in ["records and", "; step records", "; snapshots"] {
         assert!(format!("; {unready}").contains(kind), "{unready}");
     }
