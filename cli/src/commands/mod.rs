@@ -7,7 +7,6 @@ pub(crate) mod attended;
 pub(crate) mod command_line;
 pub(crate) mod completions;
 pub(crate) mod doctor;
-pub(crate) mod man;
 pub(crate) mod run;
 
 /// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
@@ -122,8 +121,6 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Print completions for a shell.
     Completions(completions::CompletionsArgs),
-    /// Print the manual page, or write the pages of all commands into a folder.
-    Man(man::ManArgs),
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(training::DemoRankArgs),
@@ -159,7 +156,6 @@ impl Command {
             Self::Diff(args) => diff::run(&args, globals),
             Self::Doctor(args) => doctor::run(&args, globals),
             Self::Completions(args) => completions::run(&args, &command_line()),
-            Self::Man(args) => man::run(&args, &command_line()),
             Self::DemoRank(args) => training::run(args),
         }
     }
