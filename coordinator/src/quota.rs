@@ -9,7 +9,7 @@
 //! | each caller | requests in progress, and a rate of them | the request is refused |
 //! | each caller | one question in the queue of the loop | the others wait |
 //! | all, and each caller | threads that work on answers | the request waits |
-//! | each node, and each owner on it | a rate of changes of ranks | they wait, or are refused |
+//! | each node, and each owner on it | a rate of changes of ranks | they are refused, but no end |
 //! | each node, and each owner on it | a rate of step records | a thinner series is kept |
 //! | each node, and each job | a rate of agent-initiated captures | the capture is refused |
 //! | each node, and each caller | a rate of logged refusals | the refusal is counted |
@@ -416,7 +416,7 @@ pub(crate) fn number(name: &str) -> u64 {
     hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Rates of changes by node and owner: ranks that begin, change or end.
+/// Rates of changes by node and owner: ranks that begin, change or end. Ends are always taken.
 pub(crate) fn rank_changes() -> HolderRates {
     HolderRates::new(
         (MINUTE_NS / NODE_CHANGES_PER_MINUTE_MAX, NODE_CHANGES_AT_ONCE_MAX),

@@ -55,7 +55,7 @@ losses! {
         "See docs/limits.md: raise `--memory-bytes-max`, or end jobs";
     NodeFull: "A rank, a further device of one, or a job beyond the number of one node",
         "See docs/limits.md: find out who starts them on the node";
-    NodeChangesTooMany: "A begin or end of a rank beyond those that a node may report in a time",
+    NodeChangesTooMany: "A begin or change of a rank beyond those that a node may report in a time",
         "Find out which job on the node restarts all the time";
     AgentCapturesTooMany: "An agent-initiated capture beyond those of its node or job in a time",
         "Mend the job: its processes die or run out of memory all the time";

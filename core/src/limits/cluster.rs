@@ -27,19 +27,19 @@ limits! {
         "`memtape_losses_total{reason=\"node_full\"}`";
     NODE_CHANGES_AT_ONCE_MAX: u64 = 16_384, Count, "coordinator",
         "Ranks of one node that begin, change or end at once",
-        "further ones are dropped; the agent is asked to announce them again",
+        "further ones are dropped, but no end; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     NODE_CHANGES_PER_MINUTE_MAX: u64 = 600, Count, "coordinator",
         "Ranks of one node that begin, change or end in a minute, sustained",
-        "further ones are dropped; the agent is asked to announce them again",
+        "further ones are dropped, but no end; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     OWNER_CHANGES_AT_ONCE_MAX: u64 = 4096, Count, "coordinator",
         "Ranks of one owner on one node that begin, change or end at once",
-        "further ones are dropped; the agent is asked to announce them again",
+        "further ones are dropped, but no end; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     OWNER_CHANGES_PER_MINUTE_MAX: u64 = 150, Count, "coordinator",
         "Ranks of one owner on one node that begin, change or end in a minute, sustained",
-        "further ones are dropped; the agent is asked to announce them again",
+        "further ones are dropped, but no end; the agent is asked to announce them again",
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     NODE_STEPS_AT_ONCE_MAX: u64 = 4 * OWNER_STEPS_AT_ONCE_MAX, Count, "coordinator",
         "Step records of one node that are kept at once, as after an outage",

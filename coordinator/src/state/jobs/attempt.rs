@@ -232,6 +232,12 @@ impl Rank {
 }
 
 impl Rank {
+    /// Its agent is connected and knows its tape.
+    pub(super) fn reconnected(&mut self, now_ns: u64) {
+        (self.presence, self.here_since_ns) = (Presence::Here, now_ns);
+        [self.reported_ns, self.stepped_ns, self.allocated_ns] = [now_ns; 3];
+    }
+
     /// The process ended. The only place where that is noted.
     pub(super) fn end(&mut self, end: RankEnd) {
         self.presence = Presence::Ended;
@@ -255,12 +261,55 @@ impl Rank {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::limits::OWNER_CHANGES_AT_ONCE_MAX;
+
     use super::*;
+    use crate::state::counters::Loss;
     use crate::state::effects::{Context, Effect};
     use crate::state::jobs::Jobs;
     use crate::state::jobs::tests::{killed, limits};
-    use crate::state::messages::RankUp;
+    use crate::state::messages::{Hello, RankUp, Report};
     use memtape_disk::clock::Now;
+
+    /// One user has four jobs, and has used up the rate of changes.
+    #[test]
+    fn ends_beyond_the_rate_of_changes_are_taken() {
+        let mut jobs = Jobs::new(limits());
+        let up = |number: u64, command: u64| RankUp {
+            tape_id: format!("t{number}"),
+            job: format!("j{number}"),
+            command: command.to_string(),
+            ..RankUp::default()
+        };
+        let mut context = Context::new(Now::default());
+        for number in 0..4 {
+            jobs.rank_up(&mut context, "a", up(number, 0), None);
+        }
+        for command in 0..=OWNER_CHANGES_AT_ONCE_MAX {
+            jobs.rank_up(&mut context, "a", up(0, command), None);
+        }
+        while context.pop().is_some() {}
+        jobs.rank_up(&mut context, "a", up(4, 0), None);
+        let is_lost = |of| matches!(of, Effect::Lose(Loss::NodeChangesTooMany, 1));
+        assert!(std::iter::from_fn(|| context.pop()).any(is_lost), "a rank that begins is not");
+        let ranks = |jobs: &Jobs, presence| {
+            let ranks = jobs.attempts().flat_map(|attempt| attempt.ranks.values());
+            ranks.filter(|rank| rank.presence == presence).count()
+        };
+        jobs.rank_down(&mut context, "a", "t1", killed());
+        assert!(jobs.attempts().nth(1).unwrap().has_ended());
+        let is_death = |of| matches!(of, Effect::RankFailed { serial: 1, .. });
+        assert!(std::iter::from_fn(|| context.pop()).any(is_death));
+        // The agent reconnects, and knows one tape no longer.
+        let (node, boot_id, version) = ("a".to_string(), String::new(), String::new());
+        jobs.attach(Now::default(), Hello { node, boot_id, version });
+        jobs.node_lost(Now::default(), "a");
+        for number in [0, 2] {
+            jobs.rank_up(&mut context, "a", up(number, 9), None);
+        }
+        jobs.report(&mut context, "a", Report::default(), None);
+        assert_eq!((ranks(&jobs, Presence::Here), ranks(&jobs, Presence::Ended)), (2, 2));
+    }
 
     #[test]
     fn a_status_that_is_known_later_is_taken() {

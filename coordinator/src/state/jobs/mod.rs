@@ -290,6 +290,7 @@ impl Jobs {
         rank: u32,
         up: RankUp,
     ) -> Result<Announced, Loss> {
+        self.reconnected(now, node, &up.tape_id);
         let Some(attempt) = self.attempts.get_mut(&serial) else { return Err(Loss::UnknownTape) };
         // A tape is a file on one node; another node that claims it is mistaken or lies.
         if attempt.ranks.get(&rank).is_none_or(|rank| rank.record.node != node) {
@@ -310,11 +311,7 @@ impl Jobs {
             if !rank.record.is_late {
                 attempt.record.ended_wall_ns = None;
             }
-        }
-        if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
-            (rank.presence, rank.here_since_ns) = (Presence::Here, now.mono_ns);
-            (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
-            rank.allocated_ns = now.mono_ns;
+            rank.reconnected(now.mono_ns);
             attempt.record.pauses.reconnected(now.mono_ns);
         }
         self.holdings.change(node, before, Held::of(rank));

@@ -131,6 +131,7 @@ impl Jobs {
         context.push(Effect::Lose(Loss::SettingsLeftOut, up.settings_left_out));
         let (owner, tape_id) = (up.owner.clone(), up.tape_id.clone());
         if self.changes.check(context.now.mono_ns, holder(node, owner.key())).is_err() {
+            self.reconnected(context.now, node, &tape_id);
             return context.lose(Loss::NodeChangesTooMany);
         }
         let announced = match self.announce(context.now, node, up) {
@@ -166,6 +167,19 @@ impl Jobs {
         }
         self.touched.insert(announced.serial);
         context.write_then(changes, After::Free(share));
+    }
+
+    /// Notes that the agent of a rank is back and knows its tape.
+    pub(super) fn reconnected(&mut self, now: Now, node: &str, tape_id: &str) {
+        let Some((serial, number)) = self.tapes.get(tape_id) else { return };
+        let Some(attempt) = self.attempts.get_mut(serial) else { return };
+        let rank = attempt.ranks.get_mut(number).filter(|rank| {
+            let is_away = rank.presence == Presence::Unknown && rank.record.end.is_none();
+            is_away && rank.record.node == node
+        });
+        let Some(rank) = rank else { return };
+        rank.reconnected(now.mono_ns);
+        attempt.record.pauses.reconnected(now.mono_ns);
     }
 
     /// A report of a node.
@@ -347,9 +361,8 @@ impl Jobs {
                 return self.learn_status(context, (serial, number), ended);
             }
         }
-        if self.changes.take(context.now.mono_ns, holder(node, owner.key())).is_err() {
-            return context.lose(Loss::NodeChangesTooMany);
-        }
+        // Always taken: the next acknowledgement of a report tells the agent that it was.
+        self.changes.overdraw(context.now.mono_ns, holder(node, owner.key()), 1);
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
