@@ -107,11 +107,13 @@ pub fn roles(known: &[Known]) -> Vec<(u32, u64)> {
 struct Joined(BTreeMap<u64, u64>);
 
 impl Joined {
-    fn root(&self, key: u64) -> u64 {
-        let mut key = key;
+    /// The least key. Each call halves the length of its path, so that no path stays long.
+    fn root(&mut self, mut key: u64) -> u64 {
         // Keys only lead to smaller ones.
-        while let Some(&next) = self.0.get(&key).filter(|&&next| next < key) {
-            key = next;
+        while let Some(&next) = self.0.get(&key) {
+            let after = self.0.get(&next).copied().unwrap_or(next);
+            self.0.insert(key, after);
+            key = after;
         }
         key
     }
@@ -187,5 +189,15 @@ mod tests {
                 .all(|(a, b): (usize, usize)| firsts[a] != firsts[b])
         );
         assert!(!found.contains_key(&8));
+    }
+
+    /// Half the ranks of a node join their groups in descending order.
+    #[test]
+    fn a_chain_of_groups_becomes_short() {
+        let (mut joined, length) = (Joined::default(), 14_336);
+        (1..=length).rev().for_each(|key| joined.join(key, key - 1));
+        (0..length.ilog2() + 1).for_each(|_| assert_eq!(joined.root(length), 0));
+        assert_eq!(joined.0[&length], 0, "one lookup");
+        assert!(joined.0.iter().all(|(key, next)| next < key));
     }
 }

@@ -5,6 +5,7 @@
 //! closes the stream. A report is accepted without the ranks that break a bound, so one tape cannot
 //! suppress other ranks of the node.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_core::capture::{Outcome, Part};
@@ -152,6 +153,7 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     let of = up.owner.ok_or(BadMessage::NoOwner)?;
     let allocator = up.allocator_settings.as_deref().map(host::settings);
     let (hints, unknown_hints) = host::settings(&up.applied_hints);
+    let peer_groups: BTreeSet<u64> = up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect();
     Ok(RankUp {
         tape_id: id(&up.tape_id)?,
         job: named(&up.job, "a job's name", NAME_BYTES_MAX)?,
@@ -165,7 +167,7 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
         device_uuids: uuids.map(|uuid| short(uuid)).collect(),
         limitations: limitations.map(|line| short(line)).collect(),
         role: host::role(&up.role),
-        peer_groups: up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect(),
+        peer_groups: peer_groups.into_iter().collect(),
         owner: owner::owner(&of)?,
         workload: owner::workload(&of)?,
         offered,
