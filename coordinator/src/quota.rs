@@ -10,6 +10,7 @@
 //! | each caller | one question in the queue of the loop | the others wait |
 //! | all, and each caller | threads that work on answers | the request waits |
 //! | each node, and each owner on it | a rate of changes of ranks | they are refused, but no end |
+//! | each node | a rate of streams that its agents open | the stream is refused |
 //! | each node, and each owner on it | a rate of step records | a thinner series is kept |
 //! | each node, and each job | a rate of agent-initiated captures | the capture is refused |
 //! | each node, and each caller | a rate of logged refusals | the refusal is counted |
@@ -86,6 +87,9 @@ pub(crate) const FIRST_CHUNKS_MAX: usize = 16;
 /// Uploads of one node that are past its queue: their first chunk is read, or they wait for bytes,
 /// or they have them.
 const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
+
+/// Streams that the agents of one node open at once; then one a second.
+const STREAMS_AT_ONCE_PER_NODE_MAX: u64 = 10;
 
 /// Parts of the bytes of uploads, and of answers: a node, and a caller, has one at most.
 const UPLOADS_PARTS: u64 = UPLOADS_BYTES_MAX / UPLOADS_BYTES_PER_NODE_MAX;
@@ -422,6 +426,11 @@ pub(crate) fn rank_changes() -> HolderRates {
         (MINUTE_NS / NODE_CHANGES_PER_MINUTE_MAX, NODE_CHANGES_AT_ONCE_MAX),
         (MINUTE_NS / OWNER_CHANGES_PER_MINUTE_MAX, OWNER_CHANGES_AT_ONCE_MAX),
     )
+}
+
+/// Rate of streams that the agents of each node open: an honest one reconnects after a restart.
+pub(crate) fn agent_streams() -> Rates {
+    Rates::new(SECOND_NS, STREAMS_AT_ONCE_PER_NODE_MAX, NODES_MAX)
 }
 
 /// Rates at which step records are kept, by node and owner.

@@ -39,6 +39,7 @@ use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::quota::{MESSAGE_BYTES_MAX, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX, UploadPermit};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
+use crate::state::jobs::reports::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
 use memtape_disk::clock;
 
@@ -145,7 +146,10 @@ impl Service {
         let from = connection.peer().address;
         self.tell(Event::Attached { hello, from, outgoing, end: end.clone(), reply }).await?;
         let stream = answer.await.map_err(|_| stopping())?;
-        let stream = stream.map_err(|why| Status::already_exists(why.to_string()))?;
+        let stream = stream.map_err(|why| match why {
+            AgentRefused::TooOften(_) => Status::resource_exhausted(why.to_string()),
+            _ => Status::already_exists(why.to_string()),
+        })?;
         let reports = Arc::new(Semaphore::new(REPORTS_PER_STREAM_MAX));
         let (service, unanswered, ended) = (self.clone(), reports.clone(), end.clone());
         tokio::spawn(async move {

@@ -67,7 +67,7 @@ losses! {
         "Correct PYTORCH_CUDA_ALLOC_CONF of the job";
     SlowAgent: "An agent did not take its messages; its stream was closed",
         "Look at the load and the network of the node that the log names";
-    AgentRefused: "An agent was refused: too many, its name is taken, or it lacks the role",
+    AgentRefused: "A refused agent: too many, too often, its name is taken, or it lacks the role",
         "Read its log; give its certificate the role agent for its node";
     StepsMissed: "Step records that were overwritten on the tape before they were read",
         "Look at the load of the node: its agent reads too late";

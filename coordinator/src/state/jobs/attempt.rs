@@ -232,6 +232,11 @@ impl Rank {
 }
 
 impl Rank {
+    /// Was it here when its agent was last connected?
+    pub(super) fn is_away(&self) -> bool {
+        self.presence == Presence::Unknown && self.record.end.is_none()
+    }
+
     /// Its agent is connected and knows its tape.
     pub(super) fn reconnected(&mut self, now_ns: u64) {
         (self.presence, self.here_since_ns) = (Presence::Here, now_ns);

@@ -12,6 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
 use crate::state::jobs::ownership::tests::owned;
+use crate::state::jobs::reports::AgentRefused;
 use crate::state::jobs::tests::limits;
 use crate::state::messages::{Hello, RankReport, Report};
 
@@ -128,4 +129,36 @@ fn a_refused_tape_is_requested_rarely() {
         }
     }
     assert!(asked.len() == 2 && asked[0] >= 600, "{asked:?}");
+}
+
+#[test]
+fn a_node_opens_streams_at_a_rate() {
+    let mut jobs = Jobs::new(limits());
+    let mut admit = |seconds, node| jobs.admit(at(seconds).now, &hello(node));
+    let admitted = (0..100).filter(|_| admit(1, "stolen").is_ok()).count();
+    assert_eq!(admitted, 10);
+    assert_eq!(admit(1, "stolen"), Err(AgentRefused::TooOften("stolen".to_string())));
+    assert_eq!(admit(1, "node-b"), Ok(()));
+    assert_eq!((admit(2, "stolen").is_ok(), admit(2, "stolen").is_ok()), (true, false));
+}
+
+/// A new stream costs as much as its node has ranks.
+#[test]
+fn a_new_stream_touches_the_attempts_of_its_node() {
+    let mut jobs = Jobs::new(limits());
+    for number in 0..100 {
+        let up = owned(&format!("t{number}"), &format!("job-{number}"), 0, 1);
+        let node = if number < 2 { "node-a" } else { "node-b" };
+        jobs.announce(Now::default(), node, up).unwrap();
+    }
+    let touched = |jobs: &mut Jobs| std::iter::from_fn(|| jobs.take_touched()).count();
+    jobs.attach(Now::default(), hello("node-a"));
+    jobs.node_lost(Now::default(), "node-a");
+    assert_eq!(touched(&mut jobs), 2);
+    jobs.attach(Now::default(), hello("node-a"));
+    jobs.report(&mut at(1), "node-a", Report::default(), None);
+    assert_eq!(touched(&mut jobs), 2, "they are gone");
+    jobs.attach(Now::default(), hello("node-a"));
+    jobs.report(&mut at(2), "node-a", Report::default(), None);
+    assert_eq!(touched(&mut jobs), 0);
 }

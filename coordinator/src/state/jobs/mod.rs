@@ -21,7 +21,7 @@ use memtape_core::incident::standstill::Pauses;
 use memtape_core::limits::JOBS_MAX;
 use memtape_core::rates::{HolderRates, Rates};
 
-use crate::quota::{logged_refusals, rank_changes, step_records};
+use crate::quota::{agent_streams, logged_refusals, rank_changes, step_records};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
@@ -63,6 +63,8 @@ pub(crate) struct Jobs {
     changes: HolderRates,
     /// Rates at which step records are kept.
     steps: HolderRates,
+    /// Rate of streams that a node's agents open.
+    streams: Rates,
     /// Rate of log lines about a node's reports.
     logged: Rates,
     /// Rate of log lines about a node's streams.
@@ -97,6 +99,7 @@ impl Jobs {
             holdings: Holdings::default(),
             changes: rank_changes(),
             steps: step_records(),
+            streams: agent_streams(),
             streams_logged: logged_refusals(),
             logged: logged_refusals(),
             next_serial: 0,
@@ -271,7 +274,7 @@ impl Jobs {
             allocated_ns,
             ..Rank::default()
         };
-        self.holdings.change(node, Held::default(), Held::of(&rank));
+        self.holdings.add(&rank);
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
         // It goes on; if this rank is gone too, its agent says so next.
@@ -321,6 +324,17 @@ impl Jobs {
         let is_news = is_back || rank.record != before;
         attempt.roles_due |= is_news;
         Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
+    }
+
+    /// Notes that the agent of a rank is back and knows its tape.
+    fn reconnected(&mut self, now: Now, node: &str, tape_id: &str) {
+        let Some((serial, number)) = self.tapes.get(tape_id) else { return };
+        let Some(attempt) = self.attempts.get_mut(serial) else { return };
+        let rank = attempt.ranks.get_mut(number);
+        if let Some(rank) = rank.filter(|rank| rank.is_away() && rank.record.node == node) {
+            rank.reconnected(now.mono_ns);
+            attempt.record.pauses.reconnected(now.mono_ns);
+        }
     }
 
     /// Does a new tape begin an attempt, if it is accepted?
@@ -401,9 +415,7 @@ impl Jobs {
 
     fn remove(&mut self, serial: u32) -> Option<Attempt> {
         let attempt = self.attempts.remove(&serial)?;
-        for rank in attempt.ranks.values() {
-            self.holdings.change(&rank.record.node, Held::of(rank), Held::default());
-        }
+        self.holdings.remove(&attempt);
         if let Some(serials) = self.jobs.get_mut(&attempt.record.job) {
             serials.retain(|other| *other != serial);
             if serials.is_empty() {
@@ -416,12 +428,9 @@ impl Jobs {
 
     /// Forgets the node with the oldest report among the nodes without a stream and without ranks.
     fn forget_a_node(&mut self) {
-        let ranks = self.attempts.values().flat_map(|attempt| attempt.ranks.values());
-        let needed: BTreeSet<&str> = ranks.map(|rank| rank.record.node.as_str()).collect();
-        let idle = self
-            .nodes
-            .iter()
-            .filter(|(name, node)| !node.is_connected && !needed.contains(name.as_str()));
+        let is_idle =
+            |name: &str, node: &Node| !node.is_connected && self.holdings.of(name).ranks == 0;
+        let idle = self.nodes.iter().filter(|(name, node)| is_idle(name, node));
         let oldest = idle.min_by_key(|(_, node)| node.heard_ns).map(|(name, _)| name.clone());
         if let Some(name) = oldest {
             self.nodes.remove(&name);
@@ -433,28 +442,33 @@ impl Jobs {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
         }
-        for (serial, attempt) in &mut self.attempts {
+        for (serial, numbers) in self.holdings.attempts_on(node) {
+            let Some(attempt) = self.attempts.get_mut(&serial) else { continue };
             attempt.captures.agent_lost(now.mono_ns, node);
-            let of_node = attempt.ranks.values_mut().filter(|rank| rank.record.node == node);
-            for rank in of_node.filter(|rank| rank.presence == Presence::Here) {
-                rank.presence = Presence::Unknown;
-                self.touched.insert(*serial);
+            for number in numbers {
+                let rank = attempt.ranks.get_mut(number);
+                if let Some(rank) = rank.filter(|rank| rank.presence == Presence::Here) {
+                    rank.presence = Presence::Unknown;
+                    self.touched.insert(serial);
+                }
             }
         }
     }
 
     /// A node's agent has announced all its tapes: ranks of the node that are still unknown have
     /// lost their tapes, and open parts of captures are requested again.
-    fn node_announced_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
+    fn node_announced_all(&mut self, now: Now, node: &str) -> Vec<String> {
         let mut vanished = Vec::new();
-        for (serial, attempt) in &mut self.attempts {
-            for (number, rank) in &attempt.ranks {
-                let is_of_node = rank.record.node == node;
-                if is_of_node && rank.presence == Presence::Unknown && rank.record.end.is_none() {
-                    vanished.push((*serial, *number));
-                }
-            }
+        for (serial, numbers) in self.holdings.attempts_on(node) {
+            let Some(attempt) = self.attempts.get_mut(&serial) else { continue };
+            let ranks = numbers.iter().filter_map(|number| attempt.ranks.get(number));
+            let away = ranks.filter(|rank| rank.is_away());
+            vanished.extend(away.map(|rank| rank.record.tape_id.clone()));
             attempt.captures.agent_back(now.mono_ns, node);
+            // Without a capture in flight there is nothing to ask for.
+            if attempt.captures.poll_timeout().is_some() {
+                self.touched.insert(serial);
+            }
         }
         vanished
     }

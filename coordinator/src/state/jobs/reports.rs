@@ -51,6 +51,8 @@ const NOT_TAKEN_NS: u64 = 600_000_000_000;
 pub(crate) enum AgentRefused {
     #[error("there are more than {NODES_MAX} nodes")]
     TooMany,
+    #[error("the agents of node {0:?} open streams too often: come back in a second")]
+    TooOften(String),
     #[error("another agent is connected as node {0:?}: give one of them another --node")]
     NameTaken(String),
     #[error("another agent, at {1}, connected as node {0:?}: give one of them another --node")]
@@ -58,7 +60,8 @@ pub(crate) enum AgentRefused {
 }
 
 impl Jobs {
-    /// Admits an agent's node within the bound of nodes, and checks that its name is free.
+    /// Admits an agent's node within the bound of nodes and its rate of streams, and checks that its
+    /// name is free.
     ///
     /// # Errors
     /// Why the agent is refused.
@@ -70,14 +73,15 @@ impl Jobs {
                 return Err(AgentRefused::TooMany);
             }
         }
-        let Some(node) = self.nodes.get(name).filter(|node| node.is_connected) else {
-            return Ok(());
+        let is_held = |node: &Node| {
+            let is_other = node.is_connected && node.boot_id != hello.boot_id;
+            is_other && now.mono_ns.saturating_sub(node.heard_ns) < NAME_HELD_NS
         };
-        let is_other = node.boot_id != hello.boot_id;
-        if is_other && now.mono_ns.saturating_sub(node.heard_ns) < NAME_HELD_NS {
+        if self.nodes.get(name).is_some_and(is_held) {
             return Err(AgentRefused::NameTaken(name.clone()));
         }
-        Ok(())
+        let permit = self.streams.take(now.mono_ns, number(name));
+        permit.map_err(|_| AgentRefused::TooOften(name.clone()))
     }
 
     /// The agent of a node opened a stream.
@@ -169,19 +173,6 @@ impl Jobs {
         context.write_then(changes, After::Free(share));
     }
 
-    /// Notes that the agent of a rank is back and knows its tape.
-    pub(super) fn reconnected(&mut self, now: Now, node: &str, tape_id: &str) {
-        let Some((serial, number)) = self.tapes.get(tape_id) else { return };
-        let Some(attempt) = self.attempts.get_mut(serial) else { return };
-        let rank = attempt.ranks.get_mut(number).filter(|rank| {
-            let is_away = rank.presence == Presence::Unknown && rank.record.end.is_none();
-            is_away && rank.record.node == node
-        });
-        let Some(rank) = rank else { return };
-        rank.reconnected(now.mono_ns);
-        attempt.record.pauses.reconnected(now.mono_ns);
-    }
-
     /// A report of a node.
     pub(crate) fn report(
         &mut self,
@@ -258,15 +249,12 @@ impl Jobs {
     }
 
     fn announced_all(&mut self, context: &mut Context, name: &str) {
-        for (serial, rank) in self.node_announced_all(context.now, name) {
-            let rank = self.attempts.get(&serial).and_then(|attempt| attempt.ranks.get(&rank));
-            let Some(tape_id) = rank.map(|rank| rank.record.tape_id.clone()) else { continue };
+        for tape_id in self.node_announced_all(context.now, name) {
             let detail = "its agent no longer knows its tape".to_string();
             let (exit_status, wall_ns) = (None, context.now.wall_ns);
             let end = RankEnd { end: End::Unknown, exit_status, detail, wall_ns, step: 0 };
             self.rank_down(context, name, &tape_id, end);
         }
-        self.touched.extend(self.attempts.keys());
     }
 
     fn rank_report(

@@ -10,7 +10,6 @@ use memtape_core::tape::layout::Clock;
 
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
-use crate::state::jobs::shares::Held;
 use memtape_disk::clock::Now;
 use memtape_store::Store;
 use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
@@ -87,7 +86,7 @@ impl Jobs {
             record,
             ..Rank::default()
         };
-        self.holdings.change(&rank.record.node, Held::default(), Held::of(&rank));
+        self.holdings.add(&rank);
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
     }

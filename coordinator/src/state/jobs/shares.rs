@@ -52,6 +52,8 @@ impl Held {
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Holdings {
     nodes: BTreeMap<String, Held>,
+    /// Numbers of the ranks on each node, by the serial of their attempt.
+    attempts: BTreeMap<(String, u32), BTreeSet<u32>>,
     /// Memory of the censuses of all running ranks.
     pub(super) censuses_bytes: u64,
 }
@@ -79,6 +81,28 @@ impl Holdings {
     /// Ranks of all nodes.
     pub(super) fn ranks(&self) -> usize {
         self.nodes.values().map(|held| held.ranks).sum()
+    }
+
+    /// Takes a rank more.
+    pub(super) fn add(&mut self, rank: &Rank) {
+        let record = &rank.record;
+        self.change(&record.node, Held::default(), Held::of(rank));
+        let ranks = self.attempts.entry((record.node.clone(), record.serial)).or_default();
+        ranks.insert(record.rank);
+    }
+
+    /// Removes an attempt.
+    pub(super) fn remove(&mut self, attempt: &Attempt) {
+        for rank in attempt.ranks.values() {
+            self.change(&rank.record.node, Held::of(rank), Held::default());
+            self.attempts.remove(&(rank.record.node.clone(), rank.record.serial));
+        }
+    }
+
+    /// The attempts with a rank on a node, and the numbers of these ranks.
+    pub(super) fn attempts_on(&self, node: &str) -> impl Iterator<Item = (u32, &BTreeSet<u32>)> {
+        let of_node = (node.to_string(), 0)..=(node.to_string(), u32::MAX);
+        self.attempts.range(of_node).map(|((_, serial), ranks)| (*serial, ranks))
     }
 
     /// Takes a change of a rank of a node: it held this before, and holds that now.

@@ -37,7 +37,7 @@ fn of_node(jobs: &Jobs, node: &str) -> usize {
 fn check_holdings(jobs: &Jobs) {
     let mut counted = Holdings::default();
     for rank in jobs.attempts().flat_map(|attempt| attempt.ranks.values()) {
-        counted.change(&rank.record.node, Held::default(), Held::of(rank));
+        counted.add(rank);
     }
     assert_eq!(jobs.holdings, counted);
 }
