@@ -422,7 +422,9 @@ impl Jobs {
                 self.jobs.remove(&attempt.record.job);
             }
         }
-        self.tapes.retain(|_, (of, _)| *of != serial);
+        for rank in attempt.ranks.values() {
+            self.tapes.remove(&rank.record.tape_id);
+        }
         Some(attempt)
     }
 
