@@ -317,6 +317,18 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_not_in_the_future() {
+        let mut jobs = Jobs::new(limits());
+        let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };
+        jobs.announce(Now::default(), "a", up).unwrap();
+        let mut context = Context::new(Now { wall_ns: 7, ..Now::default() });
+        jobs.rank_down(&mut context, "a", "t", RankEnd { wall_ns: i64::MAX, ..killed() });
+        let attempt = jobs.attempts().next().unwrap();
+        assert_eq!(attempt.record.ended_wall_ns, Some(7));
+        assert_eq!(attempt.ranks[&0].record.end_wall_ns, 7);
+    }
+
+    #[test]
     fn a_status_that_is_known_later_is_taken() {
         let mut jobs = Jobs::new(limits());
         let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };

@@ -333,8 +333,10 @@ impl Jobs {
         context: &mut Context,
         node: &str,
         tape_id: &str,
-        ended: RankEnd,
+        mut ended: RankEnd,
     ) {
+        // An end in the future would keep each later attempt from following this one.
+        ended.wall_ns = ended.wall_ns.min(context.now.wall_ns);
         let RankEnd { end, wall_ns, step, .. } = ended;
         let Some((serial, number)) = self.tape_on(context, node, tape_id) else { return };
         let Some(attempt) = self.attempts.get(&serial) else { return };

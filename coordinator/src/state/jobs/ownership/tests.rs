@@ -306,12 +306,13 @@ fn no_attempt_follows_one_that_may_run() {
     assert_eq!(proved(&jobs, forged), [0, 1, 2, 3]);
     // It comes back, ends, and goes on elsewhere: what was announced before its end is not its own.
     announce(&mut jobs, now, "a", "t", 0);
+    now.wall_ns += 2_000_000_000;
     for rank in 0..4 {
-        let end = RankEnd { wall_ns: now.wall_ns + 2_000_000_000, ..killed() };
+        let end = RankEnd { wall_ns: now.wall_ns, ..killed() };
         jobs.rank_down(&mut Context::new(now), "a", &format!("t{rank}-7"), end);
     }
     assert_eq!(proved(&jobs, forged), NONE);
-    now.wall_ns += 3_000_000_000;
+    now.wall_ns += 1_000_000_000;
     let moved = announce(&mut jobs, now, "b", "m", 2);
     jobs.node_lost(now, "evil");
     assert_eq!(proved(&jobs, moved), [0, 1, 2, 3]);
