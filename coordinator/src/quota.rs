@@ -3,7 +3,7 @@
 //! | of | quota | when it is used up |
 //! |---|---|---|
 //! | all, and each node | bytes of messages while they are read | the stream waits |
-//! | all | bytes of messages until they are stored | the stream waits, first in, first out |
+//! | all, and each node | bytes of messages until they are stored | the stream waits |
 //! | all, and each node | bytes of uploads, and a queue of them | it waits, or is refused |
 //! | all, and each caller | bytes of large answers | the request waits for a while |
 //! | each caller | requests in progress, and a rate of them | the request is refused |
@@ -24,8 +24,8 @@
 //! would wait for each other forever. Before that it waits in the queue of its node, then for one
 //! of few permits to send its first chunk. A node is the one that a connection's stream has proven:
 //! it has one quota, whatever connections it has, and at most half of the bytes of all, so that its
-//! slow uploads hold up no other node's. A message reserves the bytes that decoding takes: reports
-//! and announcements until they are stored, so that a slow disk stops the streams and not the
+//! slow uploads hold up no other node's. A message reserves the bytes that decoding takes, of its
+//! node's quarter first: reports and announcements until they are stored, so that a slow disk stops the streams and not the
 //! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
 //! them.
 //!
@@ -52,8 +52,9 @@ use memtape_core::limits::{
     MESSAGE_DECODED_BYTES_MAX, NODE_CHANGES_AT_ONCE_MAX, NODE_CHANGES_PER_MINUTE_MAX,
     NODE_STEPS_AT_ONCE_MAX, NODE_STEPS_PER_SECOND_MAX, NODES_MAX, OWNER_CHANGES_AT_ONCE_MAX,
     OWNER_CHANGES_PER_MINUTE_MAX, OWNER_STEPS_AT_ONCE_MAX, OWNER_STEPS_PER_SECOND_MAX, RANKS_MAX,
-    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REQUESTS_IN_PROGRESS_MAX,
-    UPLOADS_BYTES_MAX, UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX,
+    REFUSALS_LOGGED_AT_ONCE_MAX, REFUSALS_LOGGED_PER_MINUTE_MAX, REPORTS_WAITING_BYTES_MAX,
+    REPORTS_WAITING_BYTES_PER_NODE_MAX, REQUESTS_IN_PROGRESS_MAX, UPLOADS_BYTES_MAX,
+    UPLOADS_BYTES_PER_NODE_MAX, UPLOADS_PER_NODE_MAX,
 };
 use memtape_core::rates::{Holder, HolderRates, Rates};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -61,8 +62,11 @@ use tokio::time::timeout;
 
 use crate::quota::unsent::{Answers, Unsent};
 
-/// Memory that a message of an agent takes until it is stored, or an answer; none in a simulation.
-pub(crate) type Share = Option<OwnedSemaphorePermit>;
+/// Part of a quota; none when the coordinator stops.
+type Permit = Option<OwnedSemaphorePermit>;
+
+/// What a message of an agent takes of the quotas until it is stored; none in a simulation.
+pub(crate) type Share = Option<NodePermit>;
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -91,7 +95,8 @@ const UPLOADS_AT_ONCE_PER_NODE_MAX: usize = 2;
 /// Streams that the agents of one node open at once; then one a second.
 const STREAMS_AT_ONCE_PER_NODE_MAX: u64 = 10;
 
-/// Parts of the bytes of uploads, and of answers: a node, and a caller, has one at most.
+/// Parts of the bytes of messages, uploads and answers: a node, and a caller, has one at most.
+const REPORTS_PARTS: u64 = REPORTS_WAITING_BYTES_MAX / REPORTS_WAITING_BYTES_PER_NODE_MAX;
 const UPLOADS_PARTS: u64 = UPLOADS_BYTES_MAX / UPLOADS_BYTES_PER_NODE_MAX;
 const ANSWERS_PARTS: u64 = ANSWERS_BYTES_MAX / ANSWERS_BYTES_PER_CALLER_MAX;
 
@@ -121,8 +126,8 @@ pub(crate) struct Quotas {
 pub(crate) struct ByteQuota {
     kib: Arc<Semaphore>,
     pub(crate) bytes_max: u64,
-    /// Number of requests that had to wait.
-    pub(crate) waits: AtomicU64,
+    /// Number of requests that had to wait, also for its parts.
+    pub(crate) waits: Arc<AtomicU64>,
 }
 
 /// The quota of one node.
@@ -130,6 +135,8 @@ pub(crate) struct ByteQuota {
 pub(crate) struct NodeQuota {
     /// Bytes of the message that is read.
     messages: ByteQuota,
+    /// Bytes of messages until they are stored.
+    reports: ByteQuota,
     /// Permits of the queue.
     queue: Arc<Semaphore>,
     /// Permits of uploads, each until its snapshot is stored.
@@ -155,18 +162,19 @@ pub(crate) struct CallerQuota {
 #[derive(Debug)]
 pub(crate) struct Reservation {
     /// Bytes of its caller's, bytes of all callers', and the permit of a large answer.
-    shares: [Share; 3],
+    shares: [Permit; 3],
     _caller: Arc<CallerQuota>,
 }
 
-/// An upload.
+/// Permits of a message, an event or an upload of a node.
 #[derive(Debug)]
-pub(crate) struct UploadPermit {
-    /// Slots in the queues of its node and of all, and the permit to send the first chunk; then the
-    /// bytes of the snapshot.
-    _of_phase: [Share; 3],
-    _of_node: Share,
-    /// Kept, so that further uploads of the node count these bytes.
+pub(crate) struct NodePermit {
+    /// Of an upload: slots in the queues of its node and of all, and the permit to send the first
+    /// chunk; then the bytes of the snapshot.
+    _permits: [Permit; 3],
+    /// The permit of an upload until its snapshot is stored.
+    _upload: Permit,
+    /// Kept, so that whatever else the node sends counts these permits.
     pub(crate) node: Arc<NodeQuota>,
 }
 
@@ -178,12 +186,13 @@ type PerName<T> = Mutex<HashMap<String, Weak<T>>>;
 pub(crate) struct CallerRates(Mutex<Rates>);
 
 impl NodeQuota {
-    fn new(uploads: &ByteQuota) -> Self {
+    fn new(reports: &ByteQuota, uploads: &ByteQuota) -> Self {
         Self {
             messages: ByteQuota::new(MESSAGE_BYTES_MAX as u64),
+            reports: reports.part(REPORTS_PARTS),
             queue: permits(UPLOADS_PER_NODE_MAX),
             uploads: permits(UPLOADS_AT_ONCE_PER_NODE_MAX),
-            bytes: ByteQuota::new(uploads.bytes_max / UPLOADS_PARTS),
+            bytes: uploads.part(UPLOADS_PARTS),
         }
     }
 }
@@ -196,22 +205,22 @@ impl CallerQuota {
             large_answers: permits(LARGE_ANSWERS_PER_CALLER_MAX),
             works: permits(ANSWER_WORKS_PER_CALLER_MAX),
             pickle: permits(1),
-            bytes: ByteQuota::new(answers.bytes_max / ANSWERS_PARTS),
+            bytes: answers.part(ANSWERS_PARTS),
         }
     }
 
     /// Begins a request; none where too many are in progress.
-    pub(crate) fn begin_request(&self) -> Share {
+    pub(crate) fn begin_request(&self) -> Permit {
         self.requests.clone().try_acquire_owned().ok()
     }
 
     /// Waits until no other question is in the queue of the loop.
-    pub(crate) async fn begin_question(&self) -> Share {
+    pub(crate) async fn begin_question(&self) -> Permit {
         self.question.clone().acquire_owned().await.ok()
     }
 
     /// Waits until the other pickles are sent.
-    pub(crate) async fn begin_pickle(&self) -> Share {
+    pub(crate) async fn begin_pickle(&self) -> Permit {
         self.pickle.clone().acquire_owned().await.ok()
     }
 }
@@ -237,7 +246,7 @@ impl Quotas {
 
     /// The quota of a node, the same for as long as it is in use.
     pub(crate) fn node(&self, node: &str) -> Arc<NodeQuota> {
-        of_name(&self.nodes, node, || NodeQuota::new(&self.uploads))
+        of_name(&self.nodes, node, || NodeQuota::new(&self.reports, &self.uploads))
     }
 
     /// The quota of a caller, likewise.
@@ -252,16 +261,23 @@ impl Quotas {
 
     /// Waits until a message of this size may be read; first for the node's own bytes, so that a
     /// node waits for all with one message.
-    pub(crate) async fn reserve_message(&self, node: &NodeQuota, bytes: u64) -> [Share; 2] {
+    pub(crate) async fn reserve_message(&self, node: &NodeQuota, bytes: u64) -> [Permit; 2] {
         if bytes <= SMALL_MESSAGE_BYTES_MAX {
             return [None, None];
         }
         [node.messages.reserve(bytes).await, self.messages.reserve(bytes).await]
     }
 
+    /// Waits until a message that takes this many bytes may be decoded, likewise.
+    pub(crate) async fn reserve_report(&self, node: &Arc<NodeQuota>, bytes: u64) -> Share {
+        let own = node.reports.reserve(bytes).await;
+        let all = self.reports.reserve(bytes).await;
+        Some(NodePermit { _permits: [own, all, None], _upload: None, node: node.clone() })
+    }
+
     /// Queues an upload of a node, and waits until its first chunk may be read; none when the queue
     /// is full, or the node has too many uploads in it.
-    pub(crate) async fn queue_upload(&self, node: &str) -> Option<UploadPermit> {
+    pub(crate) async fn queue_upload(&self, node: &str) -> Option<NodePermit> {
         let node = self.node(node);
         let enter = |queue: &Arc<Semaphore>| queue.clone().try_acquire_owned().ok();
         let Some((own, all)) = enter(&node.queue).zip(enter(&self.upload_queue)) else {
@@ -269,28 +285,24 @@ impl Quotas {
             return None;
         };
         // Its node's permit first: it holds none that others wait for meanwhile.
-        let of_node = node.uploads.clone().acquire_owned().await.ok();
+        let upload = node.uploads.clone().acquire_owned().await.ok();
         let first_chunk = self.first_chunks.clone().acquire_owned().await.ok();
-        Some(UploadPermit {
-            _of_node: of_node,
-            _of_phase: [Some(own), Some(all), first_chunk],
-            node,
-        })
+        Some(NodePermit { _permits: [Some(own), Some(all), first_chunk], _upload: upload, node })
     }
 
     /// Waits until a snapshot of this size may be read whole; the permit of the first chunk is
     /// given back then.
-    pub(crate) async fn reserve_upload(&self, queued: UploadPermit, bytes: u64) -> UploadPermit {
+    pub(crate) async fn reserve_upload(&self, queued: NodePermit, bytes: u64) -> NodePermit {
         let bytes = bytes.saturating_add(UPLOAD_OVERHEAD_BYTES);
         // The bytes of its node first: it is before no other while it waits for its own.
         let of_node = queued.node.bytes.reserve(bytes).await;
         let of_all = self.uploads.reserve(bytes).await;
-        UploadPermit { _of_phase: [of_node, of_all, None], ..queued }
+        NodePermit { _permits: [of_node, of_all, None], ..queued }
     }
 
     /// Waits for a thread that works on an answer of a caller; none only when the coordinator
     /// stops. A caller's works wait for each other first: no caller has all threads.
-    pub(crate) async fn begin_work(&self, caller: &CallerQuota) -> Option<[Share; 2]> {
+    pub(crate) async fn begin_work(&self, caller: &CallerQuota) -> Option<[Permit; 2]> {
         let own = caller.works.clone().acquire_owned().await.ok();
         let of_all = self.works.clone().acquire_owned().await.ok();
         // In the order in which they are given back: no caller has a thread more meanwhile.
@@ -339,11 +351,16 @@ impl Quotas {
 
 impl ByteQuota {
     fn new(bytes_max: u64) -> Self {
-        Self { kib: permits(kib(bytes_max) as usize), bytes_max, waits: AtomicU64::new(0) }
+        Self { kib: permits(kib(bytes_max) as usize), bytes_max, waits: Arc::default() }
+    }
+
+    /// One of so many parts of it.
+    fn part(&self, parts: u64) -> Self {
+        Self { waits: self.waits.clone(), ..Self::new(self.bytes_max / parts) }
     }
 
     /// Waits for this many bytes; more than there are at all count as all there are.
-    pub(crate) async fn reserve(&self, bytes: u64) -> Share {
+    pub(crate) async fn reserve(&self, bytes: u64) -> Permit {
         let share = kib(bytes.min(self.bytes_max));
         if let Ok(share) = self.kib.clone().try_acquire_many_owned(share) {
             return Some(share);
@@ -353,7 +370,7 @@ impl ByteQuota {
     }
 
     /// Waits until a share has this many bytes, or gives some of it back.
-    async fn fill(&self, share: Share, bytes: u64) -> Share {
+    async fn fill(&self, share: Permit, bytes: u64) -> Permit {
         let bytes = bytes.min(self.bytes_max);
         let Some(mut share) = share else { return self.reserve(bytes).await };
         let held = (share.num_permits() as u64) << 10;

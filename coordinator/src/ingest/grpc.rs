@@ -36,7 +36,7 @@ use crate::coordinator::Shared;
 use crate::ingest::event::Event;
 use crate::ingest::frames::Frames;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
-use crate::quota::{MESSAGE_BYTES_MAX, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX, UploadPermit};
+use crate::quota::{MESSAGE_BYTES_MAX, NodePermit, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
 use crate::state::jobs::reports::AgentRefused;
@@ -201,7 +201,7 @@ impl Service {
             let raw = Encoded::<v1::AgentMessage>::new(incoming.read(length).await?);
             let raw = raw.measured(self.quotas.message_decoded_bytes_max());
             let raw = raw.map_err(BadMessage::NotDecoded)?;
-            let share = self.quotas.reports.reserve(raw.cost_bytes()).await;
+            let share = self.quotas.reserve_report(&node, raw.cost_bytes()).await;
             let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
             let Some(message) = message else { continue };
             if matches!(message, Incoming::Report(_)) {
@@ -303,7 +303,7 @@ impl Service {
         capture: &str,
         tape_id: &str,
         nodes: &[String],
-        (queued, first, chunks): (UploadPermit, v1::UploadChunk, Frames),
+        (queued, first, chunks): (NodePermit, v1::UploadChunk, Frames),
     ) -> Result<blake3::Hash, Status> {
         let verdict = self.ask_patiently(capture, tape_id, nodes).await?;
         let promised = match verdict {
@@ -373,7 +373,7 @@ impl Service {
 
     async fn collect(
         &self,
-        permit: &UploadPermit,
+        permit: &NodePermit,
         first: v1::UploadChunk,
         mut chunks: Frames,
         bytes_max: u64,

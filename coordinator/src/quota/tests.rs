@@ -1,5 +1,6 @@
 //! Tests of quotas: who waits for whom.
 
+use std::pin::pin;
 use std::task::Poll;
 
 use memtape_core::identity::owner::Owner;
@@ -13,6 +14,11 @@ use super::*;
 
 fn quotas() -> Quotas {
     Quotas::new(Division::of(None))
+}
+
+/// Polls a future once.
+async fn is_waiting(future: &mut (impl Future + Unpin)) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(pin!(&mut *future).poll(context).is_pending())).await
 }
 
 const STALL: Duration = Duration::from_secs(MESSAGE_MIB_SECONDS_MAX);
@@ -59,9 +65,7 @@ async fn a_full_queue_of_uploads_refuses() {
     let mut waiting = Vec::new();
     for of in &nodes[FIRST_CHUNKS_MAX..] {
         let mut queued = Box::pin(quotas.queue_upload(of));
-        let waits =
-            std::future::poll_fn(|context| Poll::Ready(queued.as_mut().poll(context).is_pending()));
-        assert!(waits.await, "no more than {FIRST_CHUNKS_MAX} first chunks");
+        assert!(is_waiting(&mut queued).await, "no more than {FIRST_CHUNKS_MAX} first chunks");
         waiting.push(queued);
     }
     assert!(quotas.queue_upload("other").await.is_none());
@@ -80,15 +84,38 @@ async fn silent_uploads_of_one_node_hold_up_no_other() {
     let mut waiting = Vec::new();
     for _ in UPLOADS_AT_ONCE_PER_NODE_MAX..UPLOADS_PER_NODE_MAX {
         let mut queued = Box::pin(quotas.queue_upload("silent"));
-        let waits =
-            std::future::poll_fn(|context| Poll::Ready(queued.as_mut().poll(context).is_pending()));
-        assert!(waits.await, "no more than {UPLOADS_AT_ONCE_PER_NODE_MAX} of a node");
+        assert!(
+            is_waiting(&mut queued).await,
+            "no more than {UPLOADS_AT_ONCE_PER_NODE_MAX} of a node"
+        );
         waiting.push(queued);
     }
     assert!(quotas.queue_upload("silent").await.is_none(), "too many of a node");
     assert!(quotas.queue_upload("other").await.is_some());
     drop(inside.pop());
     assert!(waiting.remove(0).await.is_some());
+}
+
+/// The disk is slow. A node holds its part, whatever streams its messages came on, and those of
+/// others are decoded.
+#[tokio::test]
+async fn messages_of_one_node_that_are_not_stored_hold_up_no_other() {
+    let quotas = quotas();
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let node = quotas.node("evil");
+        held.push(quotas.reserve_report(&node, REPORTS_WAITING_BYTES_PER_NODE_MAX / 2).await);
+    }
+    let node = quotas.node("evil");
+    let mut more = Box::pin(quotas.reserve_report(&node, 1024));
+    assert!(is_waiting(&mut more).await, "the node has no more than its part");
+    assert_eq!(quotas.reports.bytes(), REPORTS_WAITING_BYTES_PER_NODE_MAX);
+    let other = quotas.node("node-a");
+    let mut of_other = Box::pin(quotas.reserve_report(&other, MESSAGE_DECODED_BYTES_MAX));
+    assert!(!is_waiting(&mut of_other).await, "the largest message of another node");
+    assert_eq!(quotas.reports.waits.load(Relaxed), 1);
+    held.pop();
+    assert!(!is_waiting(&mut more).await);
 }
 
 /// Makes all uploads of a node that it may, again and again, each as large as can be; none of

@@ -171,7 +171,7 @@ limits! {
         "Memory for snapshots of one node that are uploaded or wait for room among all: one as \
          large as a snapshot can be, or some smaller ones",
         "further uploads of that node wait",
-        "none";
+        "`memtape_waits_total{of=\"upload\"}`";
     UPLOADS_BYTES_MAX: u64 = 2 * UPLOADS_BYTES_PER_NODE_MAX, Bytes, "coordinator",
         "Memory for snapshots of all nodes that are uploaded",
         "further uploads wait",
@@ -185,6 +185,10 @@ limits! {
          are decoded",
         "the streams of agents wait",
         "`memtape_waits_total{of=\"report\"}`, `memtape_report_bytes`";
+    REPORTS_WAITING_BYTES_PER_NODE_MAX: u64 = REPORTS_WAITING_BYTES_MAX / 4, Bytes, "coordinator",
+        "Such memory of one node; a quarter where `REPORTS_WAITING_BYTES_MAX` is less",
+        "the streams of the node wait; a larger message is the only one of its node",
+        "`memtape_waits_total{of=\"report\"}`";
     CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Captures of one job that are remembered",
         "of the node that took most, the oldest that no open incident needs is deleted",
