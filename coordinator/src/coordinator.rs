@@ -136,12 +136,14 @@ impl Coordinator {
         let Self { jobs, captures, incidents, actions, context, .. } = self;
         match event {
             Event::Attached { hello, from, outgoing, end, reply } => {
-                // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
+                // The receiver is gone if the coordinator stops.
                 let _ = reply.send(self.attach(hello, from, outgoing, end));
             }
-            Event::Said { stream, message, share } => self.said(stream, message, share),
-            Event::Gone { stream } => self.gone(stream),
-            Event::UploadBegun { capture, tape_id, nodes, reply } => {
+            Event::Said { stream, message, share, turn: _turn } => {
+                self.said(stream, *message, share)
+            }
+            Event::Gone { stream, turn: _turn } => self.gone(stream),
+            Event::UploadBegun { capture, tape_id, nodes, reply, turn: _turn } => {
                 captures.upload_begun(context, (&capture, &tape_id), &nodes, jobs, reply);
             }
             Event::SnapshotFailed { capture, tape_id, why } => {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | all, and each node | bytes of messages while they are read | the stream waits |
 //! | all, and each node | bytes of messages until they are stored | the stream waits |
+//! | each node | one event in the queue of the loop | the others wait |
 //! | all, and each node | bytes of uploads, and a queue of them | it waits, or is refused |
 //! | all, and each caller | bytes of large answers | the request waits for a while |
 //! | each caller | requests in progress, and a rate of them | the request is refused |
@@ -63,7 +64,7 @@ use tokio::time::timeout;
 use crate::quota::unsent::{Answers, Unsent};
 
 /// Part of a quota; none when the coordinator stops.
-type Permit = Option<OwnedSemaphorePermit>;
+pub(crate) type Permit = Option<OwnedSemaphorePermit>;
 
 /// What a message of an agent takes of the quotas until it is stored; none in a simulation.
 pub(crate) type Share = Option<NodePermit>;
@@ -137,6 +138,8 @@ pub(crate) struct NodeQuota {
     messages: ByteQuota,
     /// Bytes of messages until they are stored.
     reports: ByteQuota,
+    /// The permit to have an event in the queue of the loop.
+    event: Arc<Semaphore>,
     /// Permits of the queue.
     queue: Arc<Semaphore>,
     /// Permits of uploads, each until its snapshot is stored.
@@ -166,7 +169,7 @@ pub(crate) struct Reservation {
     _caller: Arc<CallerQuota>,
 }
 
-/// Permits of a message, an event or an upload of a node.
+/// Permits of a message or an upload of a node.
 #[derive(Debug)]
 pub(crate) struct NodePermit {
     /// Of an upload: slots in the queues of its node and of all, and the permit to send the first
@@ -190,10 +193,16 @@ impl NodeQuota {
         Self {
             messages: ByteQuota::new(MESSAGE_BYTES_MAX as u64),
             reports: reports.part(REPORTS_PARTS),
+            event: permits(1),
             queue: permits(UPLOADS_PER_NODE_MAX),
             uploads: permits(UPLOADS_AT_ONCE_PER_NODE_MAX),
             bytes: uploads.part(UPLOADS_PARTS),
         }
+    }
+
+    /// Waits until no other event of the node is in the queue of the loop.
+    pub(crate) async fn begin_event(&self) -> Permit {
+        self.event.clone().acquire_owned().await.ok()
     }
 }
 

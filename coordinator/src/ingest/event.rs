@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ingest::streams::{StreamId, ToAgent};
+use crate::quota::Permit;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::effects::{CaptureReply, Share, WorkDone};
 use crate::state::jobs::reports::AgentRefused;
@@ -28,16 +29,18 @@ pub(crate) enum Event {
         end: CancellationToken,
         reply: oneshot::Sender<Result<StreamId, AgentRefused>>,
     },
-    /// A message of an agent; its reservation of memory is held until it is stored.
-    Said { stream: StreamId, message: Incoming, share: Share },
+    /// A message of an agent; its reservation of memory is held until it is stored. `turn` is the
+    /// node's permit to have an event in the queue, so that nodes take turns.
+    Said { stream: StreamId, message: Box<Incoming>, share: Share, turn: Permit },
     /// A stream is over.
-    Gone { stream: StreamId },
+    Gone { stream: StreamId, turn: Permit },
     /// The agent of one of these nodes begins to send a snapshot.
     UploadBegun {
         capture: String,
         tape_id: String,
         nodes: Vec<String>,
         reply: oneshot::Sender<Upload>,
+        turn: Permit,
     },
     /// A snapshot is stored and synced; nothing refers to it yet.
     SnapshotStored { snapshot: StoredSnapshot, reply: oneshot::Sender<Result<(), UploadRefused>> },

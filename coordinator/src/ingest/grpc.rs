@@ -4,6 +4,7 @@
 //! unanswered reports and waiting snapshots within bounds, and writes snapshots to disk, so that
 //! the loop only ever sees small, sound events.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -35,6 +36,7 @@ use crate::connections::{Call, Connection};
 use crate::coordinator::Shared;
 use crate::ingest::event::Event;
 use crate::ingest::frames::Frames;
+use crate::ingest::streams::{StreamId, ToAgent};
 use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::quota::{MESSAGE_BYTES_MAX, NodePermit, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
@@ -140,30 +142,34 @@ impl Service {
         if !self.door.is_agent(connection.peer(), &node) {
             return Err(self.no_agent(&connection, Some(&node)));
         }
+        let (quota, from) = (self.quotas.node(&node), connection.peer().address);
+        let turn = quota.begin_event().await;
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
-        let (reply, answer) = oneshot::channel();
+        let (reply, attached) = oneshot::channel();
         let end = CancellationToken::new();
-        let from = connection.peer().address;
-        self.tell(Event::Attached { hello, from, outgoing, end: end.clone(), reply }).await?;
-        let stream = answer.await.map_err(|_| stopping())?;
-        let stream = stream.map_err(|why| match why {
-            AgentRefused::TooOften(_) => Status::resource_exhausted(why.to_string()),
-            _ => Status::already_exists(why.to_string()),
-        })?;
         let reports = Arc::new(Semaphore::new(REPORTS_PER_STREAM_MAX));
         let (service, unanswered, ended) = (self.clone(), reports.clone(), end.clone());
+        // The agent is gone when the library drops its messages: the other direction ends, too.
+        let gone = end.clone().drop_guard();
+        // A task, so that `Gone` follows whenever the agent leaves.
         tokio::spawn(async move {
-            let listening = service.listen(stream, &node, incoming, unanswered);
+            let opened = service.open(hello, from, outgoing, end).await;
+            drop(turn);
+            let stream = opened.as_ref().ok().copied();
+            // The receiver is gone if the connection broke meanwhile.
+            let _ = reply.send(opened);
+            let Some(stream) = stream else { return };
+            let listening = service.listen(stream, &quota, incoming, unanswered);
             match ended.run_until_cancelled_owned(listening).await {
                 // The agent will be back.
                 None | Some(Ok(()) | Err(BadMessage::Broken)) => {}
                 Some(Err(why)) => drop(service.bad(&connection, &why)),
             }
+            let turn = quota.begin_event().await;
             // The loop is gone: the coordinator stops.
-            let _ = service.shared.events.send(Event::Gone { stream }).await;
+            let _ = service.shared.events.send(Event::Gone { stream, turn }).await;
         });
-        // The agent is gone when the library drops its messages: the other direction ends, too.
-        let gone = end.drop_guard();
+        attached.await.map_err(|_| stopping())??;
         Ok(ReceiverStream::new(receiver).map(move |message| {
             let _ = &gone;
             if let Ok(Outgoing { body: Some(v1::coordinator_message::Body::ReportAck(_)) }) =
@@ -174,6 +180,22 @@ impl Service {
             }
             message
         }))
+    }
+
+    /// Has a stream opened by the loop.
+    async fn open(
+        &self,
+        hello: Hello,
+        from: SocketAddr,
+        outgoing: ToAgent,
+        end: CancellationToken,
+    ) -> Result<StreamId, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.tell(Event::Attached { hello, from, outgoing, end, reply }).await?;
+        answer.await.map_err(|_| stopping())?.map_err(|why| match why {
+            AgentRefused::TooOften(_) => Status::resource_exhausted(why.to_string()),
+            _ => Status::already_exists(why.to_string()),
+        })
     }
 
     /// The first message of a stream.
@@ -187,27 +209,31 @@ impl Service {
     async fn listen(
         &self,
         stream: u64,
-        node: &str,
+        node: &Arc<NodeQuota>,
         mut incoming: Frames,
         reports: Arc<Semaphore>,
     ) -> Result<(), BadMessage> {
-        let node = self.quotas.node(node);
         loop {
             // Given back for what turns out to be no report. First of all: who does not read
             // acknowledgements shall not keep a share of the memory.
             let Ok(permit) = reports.acquire().await else { return Ok(()) };
             let Some(length) = incoming.begin(MESSAGE_BYTES_MAX).await? else { return Ok(()) };
-            let _raw = self.quotas.reserve_message(&node, length as u64).await;
+            let _raw = self.quotas.reserve_message(node, length as u64).await;
             let raw = Encoded::<v1::AgentMessage>::new(incoming.read(length).await?);
             let raw = raw.measured(self.quotas.message_decoded_bytes_max());
             let raw = raw.map_err(BadMessage::NotDecoded)?;
-            let share = self.quotas.reserve_report(&node, raw.cost_bytes()).await;
+            let share = self.quotas.reserve_report(node, raw.cost_bytes()).await;
             let message = wire::incoming(raw.decode().map_err(BadMessage::NotDecoded)?)?;
             let Some(message) = message else { continue };
             if matches!(message, Incoming::Report(_)) {
                 permit.forget();
             }
-            if self.tell(Event::Said { stream, message, share }).await.is_err() {
+            let turn = node.begin_event().await;
+            if self
+                .tell(Event::Said { stream, message: message.into(), share, turn })
+                .await
+                .is_err()
+            {
                 return Ok(());
             }
         }
@@ -305,7 +331,7 @@ impl Service {
         nodes: &[String],
         (queued, first, chunks): (NodePermit, v1::UploadChunk, Frames),
     ) -> Result<blake3::Hash, Status> {
-        let verdict = self.ask_patiently(capture, tape_id, nodes).await?;
+        let verdict = self.ask_patiently(&queued.node, capture, tape_id, nodes).await?;
         let promised = match verdict {
             Upload::Wanted { promised } => promised,
             Upload::Stored { hash } => return Ok(hash),
@@ -348,13 +374,14 @@ impl Service {
     /// before the snapshot, but on another stream.
     async fn ask_patiently(
         &self,
+        node: &Arc<NodeQuota>,
         capture: &str,
         tape_id: &str,
         nodes: &[String],
     ) -> Result<Upload, Status> {
         let begin = Instant::now();
         loop {
-            let upload = self.ask(capture, tape_id, nodes).await?;
+            let upload = self.ask(node, capture, tape_id, nodes).await?;
             let is_known = upload != Upload::Wanted { promised: None };
             if is_known || begin.elapsed() >= ANSWER_TIME_MAX {
                 return Ok(upload);
@@ -363,11 +390,18 @@ impl Service {
         }
     }
 
-    async fn ask(&self, capture: &str, tape_id: &str, nodes: &[String]) -> Result<Upload, Status> {
+    async fn ask(
+        &self,
+        node: &Arc<NodeQuota>,
+        capture: &str,
+        tape_id: &str,
+        nodes: &[String],
+    ) -> Result<Upload, Status> {
         let (reply, answer) = oneshot::channel();
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
         let nodes = nodes.to_vec();
-        self.tell(Event::UploadBegun { capture, tape_id, nodes, reply }).await?;
+        let turn = node.begin_event().await;
+        self.tell(Event::UploadBegun { capture, tape_id, nodes, reply, turn }).await?;
         answer.await.map_err(|_| stopping())
     }
 

@@ -323,7 +323,7 @@ async fn train(events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
     said.push(Body::Report(v1::Report { number: 1, ranks, ..v1::Report::default() }));
     for body in said {
         if let Some(message) = wire::incoming(message(body))? {
-            let said = Event::Said { stream, message, share: None };
+            let said = Event::Said { stream, message: message.into(), share: None, turn: None };
             events.send(said).await.map_err(|_| stopped())?;
         }
     }

@@ -140,7 +140,10 @@ impl SimulatedCoordinator {
     /// Why the stream is closed.
     pub fn said(&mut self, now: Now, stream: u64, raw: Raw) -> anyhow::Result<()> {
         if let Some(message) = wire::incoming(raw)? {
-            self.handle(now, Event::Said { stream, message, share: None });
+            self.handle(
+                now,
+                Event::Said { stream, message: message.into(), share: None, turn: None },
+            );
         }
         Ok(())
     }
@@ -148,7 +151,7 @@ impl SimulatedCoordinator {
     /// A stream is gone.
     pub fn gone(&mut self, now: Now, stream: u64) {
         self.streams.remove(&stream);
-        self.handle(now, Event::Gone { stream });
+        self.handle(now, Event::Gone { stream, turn: None });
     }
 
     /// The next message to an agent, with its stream; a stream that the coordinator has closed
@@ -212,10 +215,8 @@ impl SimulatedCoordinator {
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
         let upload = Box::new(SnapshotOnItsWay { capture, tape_id, snapshot });
         let (capture, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
-        self.handle(
-            now,
-            Event::UploadBegun { capture, tape_id, nodes: vec![node.to_string()], reply },
-        );
+        let (nodes, turn) = (vec![node.to_string()], None);
+        self.handle(now, Event::UploadBegun { capture, tape_id, nodes, reply, turn });
         self.receipts.push_back((number, Waiting::Begun { reply: answer, upload }));
     }
 

@@ -1,8 +1,10 @@
-//! How the time of the loop is shared between events and requests.
+//! How the time of the loop is shared between events and requests, and by node.
 
+use memtape_core::capacity::Division;
 use tokio::time::{Duration, advance};
 
 use super::*;
+use crate::quota::Quotas;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -40,5 +42,36 @@ async fn requests_need_not_wait_for_an_idle_loop() {
         requests.try_send(Event::Asked(Box::new(|_| {}))).unwrap();
         assert!(matches!(queues.next().await, Some(Event::Asked(_))));
         advance(MILLISECOND).await;
+    }
+}
+
+/// A node sends events on 64 streams without a pause. Whenever an event of another node comes, one
+/// of the flood is before it.
+#[tokio::test]
+async fn a_flood_of_one_node_delays_an_event_of_another_by_one() {
+    let quotas = Quotas::new(Division::of(None));
+    let (events, _requests, mut queues) = Queues::new();
+    let send = |node: &str, count| {
+        let (node, events) = (quotas.node(node), events.clone());
+        tokio::spawn(async move {
+            for stream in 0..count {
+                let turn = node.begin_event().await;
+                let _ = events.send(Event::Gone { stream: stream + count, turn }).await;
+            }
+        })
+    };
+    (0..64).for_each(|_| drop(send("evil", 1_000)));
+    for _ in 0..50 {
+        drop(send("honest", 1));
+        tokio::task::yield_now().await;
+        let mut flood = 0;
+        while let Some(Event::Gone { stream, turn }) = queues.next().await
+            && stream != 1
+        {
+            flood += 1;
+            drop(turn);
+            tokio::task::yield_now().await;
+        }
+        assert!(flood <= 1, "{flood} events of the flood came first");
     }
 }
