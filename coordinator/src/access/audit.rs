@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::limits::{AUDIT_AGENT_ENTRIES_MAX, AUDIT_ENTRIES_MAX};
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 
 use crate::state::counters::{Counters, Loss};
 use memtape_disk::clock::Now;
@@ -37,8 +37,9 @@ struct Kept {
     chains: BTreeMap<Chain, VecDeque<Arc<AuditRecord>>>,
     /// Entries of each cause.
     counts: BTreeMap<Cause, usize>,
-    /// Callers, actions and subjects of the reads that were written down lately, and when.
-    reads: HashMap<[String; 3], u64>,
+    /// Callers, actions and subjects of the reads of the last minute: when they began, and whether
+    /// they are written down.
+    reads: HashMap<[String; 3], (u64, Arc<OnceCell<()>>)>,
 }
 
 /// A cause, and a name where names share its entries.
@@ -127,12 +128,12 @@ impl Audit {
         entry: AuditRecord,
     ) -> Result<(), NotWritten> {
         let read = [&entry.who, &entry.action, &entry.subject].map(String::clone);
-        self.kept().reads.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
-        if !self.kept().reads.contains_key(&read) {
-            self.write(entry).await?;
-            self.kept().reads.insert(read, now_ns);
-        }
-        Ok(())
+        let written = {
+            let mut kept = self.kept();
+            kept.reads.retain(|_, (at_ns, _)| now_ns.saturating_sub(*at_ns) < READ_ONCE_NS);
+            kept.reads.entry(read).or_insert_with(|| (now_ns, Arc::default())).1.clone()
+        };
+        written.get_or_try_init(|| self.write(entry)).await.copied()
     }
 
     /// Entries with greater numbers than `after`, oldest first, and the first kept entry whose hash
@@ -262,5 +263,16 @@ mod tests {
         assert_eq!((entries.len(), broken), (4, None));
         entries[0].subject = "other".to_string();
         assert_eq!(Audit::new(store, Arc::default(), entries).read(0, 1).1, Some(3));
+    }
+
+    #[tokio::test]
+    async fn equal_reads_at_once_are_one_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _, _) = Store::open(folder.path()).unwrap();
+        let audit = Audit::new(store, Arc::default(), Vec::new());
+        let read = || audit.write_read(1, entry(Now::default(), None, "read", "one".to_string()));
+        let (first, second) = tokio::join!(read(), read());
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(audit.read(0, usize::MAX).0.len(), 1);
     }
 }
