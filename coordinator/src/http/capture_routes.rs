@@ -76,10 +76,10 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
 /// Reads something of a capture.
 async fn of_capture<T: Send + 'static>(
     asking: &Asking,
-    path: PathOf<IdPath>,
+    id: &str,
     read: fn(&captures::CaptureState) -> T,
 ) -> Result<T, Problem> {
-    let Path(IdPath { id }) = path?;
+    let id = id.to_string();
     let found = asking.ask(move |view| {
         view.capture(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
     });
@@ -88,23 +88,20 @@ async fn of_capture<T: Send + 'static>(
 
 /// Reserves the bytes for a capture's parts.
 async fn room_for(asking: &Asking, id: &str) -> Result<(), Problem> {
-    let path = Ok(Path(IdPath { id: id.to_string() }));
-    let parts = of_capture(asking, path, |known| known.parts.len()).await?;
+    let parts = of_capture(asking, id, |known| known.parts.len()).await?;
     asking.reserve(CAPTURE_BYTES + parts as u64 * PART_BYTES).await
 }
 
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
     let Path(IdPath { id }) = path?;
     room_for(&asking, &id).await?;
-    let path = Ok(Path(IdPath { id }));
-    of_capture(&asking, path, |known| capture(known, true)).await.map(Json)
+    of_capture(&asking, &id, |known| capture(known, true)).await.map(Json)
 }
 
 async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
     let Path(IdPath { id }) = path?;
     room_for(&asking, &id).await?;
-    let path = Ok(Path(IdPath { id: id.clone() }));
-    let parts = of_capture(&asking, path, |known| known.parts.clone()).await?;
+    let parts = of_capture(&asking, &id, |known| known.parts.clone()).await?;
     asking.audit_read("read collectives", id).await?;
     Ok(Json(collectives::of(asking.api.store.blobs(), parts).await))
 }
