@@ -26,9 +26,9 @@
 //! of few permits to send its first chunk. A node is the one that a connection's stream has proven:
 //! it has one quota, whatever connections it has, and at most half of the bytes of all, so that its
 //! slow uploads hold up no other node's. A message reserves the bytes that decoding takes, of its
-//! node's quarter first: reports and announcements until they are stored, so that a slow disk stops the streams and not the
-//! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
-//! them.
+//! node's quarter first: reports and announcements until they are stored, so that a slow disk stops
+//! the streams and not the coordinator; ends, answers and agent-initiated captures, which are few,
+//! until the loop has taken them.
 //!
 //! A caller whose clients do not read their answers occupies a quarter of the bytes of answers, or
 //! one larger answer, and none of the others'. An authenticated caller has one quota over all
@@ -293,7 +293,7 @@ impl Quotas {
             self.deferred.fetch_add(1, Relaxed);
             return None;
         };
-        // Its node's permit first: it holds none that others wait for meanwhile.
+        // Its node's permit first, so that a waiting upload of this node blocks no other node.
         let upload = node.uploads.clone().acquire_owned().await.ok();
         let first_chunk = self.first_chunks.clone().acquire_owned().await.ok();
         Some(NodePermit { _permits: [Some(own), Some(all), first_chunk], _upload: upload, node })
@@ -363,7 +363,7 @@ impl ByteQuota {
         Self { kib: permits(kib(bytes_max) as usize), bytes_max, waits: Arc::default() }
     }
 
-    /// One of so many parts of it.
+    /// One of `parts` equal parts.
     fn part(&self, parts: u64) -> Self {
         Self { waits: self.waits.clone(), ..Self::new(self.bytes_max / parts) }
     }

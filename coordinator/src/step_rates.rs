@@ -3,8 +3,8 @@
 use memtape_core::rates::{Holder, HolderRates};
 use memtape_store::records::StepRecord;
 
-/// Step records beyond a rate after which half as many steps are kept, and how often that is done
-/// before none is kept.
+/// Step records beyond a rate after which half as many steps are kept, and the number of halvings
+/// after which no record is kept.
 const THIN_RECORDS: u64 = 1 << 16;
 const THIN_LEVELS: u64 = 12;
 

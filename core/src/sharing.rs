@@ -34,8 +34,7 @@ pub struct Shares<Node, Owner> {
     owners: Amounts<(Node, Owner)>,
 }
 
-/// Which of these things of holders are kept where `count_max` have room: of each node an equal
-/// part, and there of each owner; the first ones.
+/// Marks the items to keep within `count_max`: an equal part per node, then per owner.
 pub fn equal_parts<Node: Ord + Copy, Owner: Ord + Copy>(
     holders: &[(Node, Owner)],
     count_max: usize,

@@ -17,14 +17,15 @@ limits! {
         "`memtape_losses_total{reason=\"no_room\"}`, when every job is running";
     JOBS_RUNNING_PER_NODE_MAX: usize = 256, Count, "coordinator",
         "Running jobs, each of their attempts, whose first rank came from one node",
-        "a further one is refused until one of them ends",
-        "`memtape_losses_total{reason=\"node_full\"}`";
+        "of the owner with most there, the newest is forgotten for an owner with less than an \
+         equal part; else a further one is refused until one of them ends",
+        "`memtape_losses_total`, `node_full` and `forgotten`";
     RANKS_RUNNING_PER_NODE_MAX: usize = 4096, Count, "coordinator",
         "Running ranks of one node; of those that are remembered, one node has at most as many, or \
          an eighth of all, where each device of a rank beyond the first counts as one",
-        "of the attempts that began on that node, the one that ended longest ago is forgotten; \
-         else a further rank is refused",
-        "`memtape_losses_total{reason=\"node_full\"}`";
+        "of the attempts that began on that node, the one that ended longest ago is forgotten, or \
+         a running one as for `JOBS_RUNNING_PER_NODE_MAX`; else a further rank is refused",
+        "`memtape_losses_total`, `node_full` and `forgotten`";
     NODE_CHANGES_AT_ONCE_MAX: u64 = 16_384, Count, "coordinator",
         "Ranks of one node that begin, change or end at once",
         "further ones are dropped, but no end; the agent is asked to announce them again",
@@ -43,24 +44,25 @@ limits! {
         "`memtape_losses_total{reason=\"node_changes_too_many\"}`";
     NODE_STEPS_AT_ONCE_MAX: u64 = 4 * OWNER_STEPS_AT_ONCE_MAX, Count, "coordinator",
         "Step records of one node that are kept at once, as after an outage",
-        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "beyond it every 2nd, 4th, … step is kept; the detector still sees all",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     NODE_STEPS_PER_SECOND_MAX: u64 = 4 * OWNER_STEPS_PER_SECOND_MAX, Count, "coordinator",
         "Step records of one node that are kept in a second, sustained",
-        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "beyond it every 2nd, 4th, … step is kept; the detector still sees all",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     OWNER_STEPS_AT_ONCE_MAX: u64 = 4 << 20, Count, "coordinator",
         "Step records of one owner on one node that are kept at once: 7 hours of 16 ranks with 10 \
          steps a second",
-        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "beyond it every 2nd, 4th, … step is kept; the detector still sees all",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     OWNER_STEPS_PER_SECOND_MAX: u64 = 500, Count, "coordinator",
         "Step records of one owner on one node that are kept in a second, sustained",
-        "of further ones those of every second, fourth, … step are kept; all are looked at",
+        "beyond it every 2nd, 4th, … step is kept; the detector still sees all",
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
-        "of the node that began most of them, the oldest that is over is forgotten",
+        "one is forgotten, of those that are not the job's own if there are any: of the node that \
+         began most of them, the oldest that is over, else the newest",
         "the list of attempts";
     HINT_TRIALS_MAX: usize = 3, Count, "coordinator",
         "Attempts of one job, started with hints, whose verdicts are used for the next hints",
@@ -105,9 +107,9 @@ limits! {
         "none";
     CONNECTIONS_MAX: usize = 16_384, Count, "coordinator",
         "Connections at the same time",
-        "of the network with most connections that are idle or have calls of unknown clients, the \
-         one that is idle longest is closed for a further one, or else one with such calls; one \
-         with an accepted certificate last",
+        "of the network with most connections that are idle or have calls of unknown clients, one \
+         is closed. The longest idle one is closed first, then one with such calls. One with an \
+         accepted certificate is closed last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     CONNECTION_BYTES_MAX: u64 = 112 << 10, Bytes, "coordinator",
         "Memory that is assumed for each connection; 96 KiB were measured of one that leaves a \

@@ -36,8 +36,8 @@ impl Jobs {
         self.chosen(job, |_| true)
     }
 
-    /// Of the attempts that are meant the one that runs, before others one of the job's own, also
-    /// where none runs, then one that runs with all its ranks, then the newest.
+    /// Chooses among matching attempts: running first, then the job's own, then complete, then
+    /// newest.
     pub(crate) fn chosen(
         &self,
         job: &str,
