@@ -63,6 +63,8 @@ pub(crate) enum BadMessage {
     Rank { rank: u32, world: u32 },
     #[error("a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long")]
     Report { ranks: usize, steps: usize, gpus: usize },
+    #[error("a report has a tape twice")]
+    TapeTwice,
     #[error("a report of {0} censuses is too long")]
     Censuses(usize),
     #[error("a census is not well-formed: {0}")]
@@ -194,6 +196,10 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
     {
         let (ranks, gpus) = (sent.ranks.len(), sent.gpus.len());
         return Err(BadMessage::Report { ranks, steps, gpus });
+    }
+    let tapes: BTreeSet<&str> = sent.ranks.iter().map(|rank| rank.tape_id.as_str()).collect();
+    if tapes.len() < sent.ranks.len() {
+        return Err(BadMessage::TapeTwice);
     }
     let gpus = sent.gpus.into_iter().map(|gpu| Gpu {
         uuid: short(&gpu.uuid),
@@ -538,6 +544,8 @@ mod tests {
         let step = v1::StepRecord { first_step: 5, last_step: 6, ..v1::StepRecord::default() };
         let steps = |steps| v1::RankReport { steps, ..rank.clone() };
         check(with(steps(vec![step])), Ok(()));
+        let twice = v1::Report { ranks: vec![rank.clone(); 2], ..v1::Report::default() };
+        check(Body::Report(twice), Err("a tape twice"));
         check(with(steps(vec![step; STEPS_PER_REPORT_MAX + 1])), Err("too long"));
         let reversed = v1::StepRecord { first_step: 7, ..step };
         check_left_out(with(steps(vec![reversed])), "reversed");
