@@ -142,6 +142,8 @@ impl Jobs {
             Ok(announced) => announced,
             Err(loss) => {
                 context.lose(loss);
+                // It costs as much as one that is taken.
+                let _ = self.changes.take(context.now.mono_ns, holder(node, owner.key()));
                 self.note_not_taken(context.now.mono_ns, node, tape_id);
                 if self.logged.take(context.now.mono_ns, number(node)).is_ok() {
                     tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");

@@ -1,6 +1,9 @@
 //! Tests of `claims.rs`.
 
+use memtape_core::limits::OWNER_CHANGES_AT_ONCE_MAX;
+
 use super::*;
+use crate::state::effects::Context;
 use crate::state::jobs::tests::limits;
 
 /// Rank 0 of a job of its own.
@@ -29,4 +32,16 @@ fn nothing_is_forgotten_for_a_newcomer_that_is_refused() {
     // It goes on after all.
     jobs.attempts.get_mut(&first).unwrap().record.ended_wall_ns = None;
     assert!(!jobs.may_make_room(now, "n", &up(999)));
+}
+
+#[test]
+fn a_rank_that_is_not_taken_takes_a_permit() {
+    let now = Now::default();
+    let mut jobs = Jobs::new(limits());
+    jobs.announce(now, "other", up(0)).unwrap();
+    for _ in 0..OWNER_CHANGES_AT_ONCE_MAX {
+        assert!(jobs.may_make_room(now, "n", &up(1)));
+        jobs.rank_up(&mut Context::new(now), "n", up(0), None);
+    }
+    assert!(!jobs.may_make_room(now, "n", &up(1)));
 }
