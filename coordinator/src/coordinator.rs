@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_core::capture::Reason;
+use memtape_core::identity::owner::HolderKey;
 use memtape_core::incident::Attempt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,6 @@ use crate::state::effects::{
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::reports::AgentRefused;
-use crate::state::jobs::shares::Newcomer;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;
@@ -254,11 +254,8 @@ impl Coordinator {
         if let Incoming::RankUp(up) = &message
             && self.jobs.rank_of(&up.tape_id).is_none()
             && self.jobs.may_make_room(self.context.now, &node, up)
-            && let Some(serial) = self.surplus(Some(Newcomer {
-                node: &node,
-                owner: &up.owner,
-                begins: self.jobs.begins_attempt(&node, up),
-            }))
+            && let begins = self.jobs.begins_attempt(&node, up)
+            && let Some(serial) = self.surplus(Some(((&node, up.owner.key()), begins)))
         {
             self.forget_attempt(serial);
         }
@@ -324,7 +321,7 @@ impl Coordinator {
     }
 
     /// The attempt to delete first when the bound of attempts is exceeded.
-    fn surplus(&self, newcomer: Option<Newcomer<'_>>) -> Option<u32> {
+    fn surplus(&self, newcomer: Option<(HolderKey<'_>, bool)>) -> Option<u32> {
         // Only a coordinator that is full asks for it.
         let open = LazyCell::new(|| self.incidents.open_by_attempt());
         self.jobs.surplus(newcomer, |serial| open.contains_key(&serial))

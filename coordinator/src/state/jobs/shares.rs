@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capacity;
 use memtape_core::census::changes::Changes;
-use memtape_core::identity::owner::{HolderKey, Owner, OwnerKey};
+use memtape_core::identity::owner::{HolderKey, OwnerKey};
 use memtape_core::limits::{
     ATTEMPTS_PER_JOB_MAX, CENSUSES_OF_RANK_BYTES_MAX, JOBS_MAX, JOBS_RUNNING_PER_NODE_MAX,
     RANKS_RUNNING_PER_NODE_MAX,
@@ -56,21 +56,6 @@ pub(super) struct Holdings {
     attempts: BTreeMap<(String, u32), BTreeSet<u32>>,
     /// Memory of the censuses of all running ranks.
     pub(super) censuses_bytes: u64,
-}
-
-/// The rank that is to be added.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer<'a> {
-    pub(crate) node: &'a str,
-    pub(crate) owner: &'a Owner,
-    /// True if the rank is the first of an attempt.
-    pub(crate) begins: bool,
-}
-
-impl<'a> Newcomer<'a> {
-    fn key(self) -> HolderKey<'a> {
-        (self.node, self.owner.key())
-    }
 }
 
 impl Holdings {
@@ -233,27 +218,29 @@ impl Jobs {
         (ranks_max / NODES_AT_LEAST).max(RANKS_RUNNING_PER_NODE_MAX.min(ranks_max))
     }
 
-    /// The attempt to forget first when a bound is exceeded. On a node at its bound of running jobs
-    /// or ranks: one of the largest owner there. Of a job with too many attempts: one that the most
-    /// frequent node began. On a node at its bound of remembered ranks: one of its own. Else: one
-    /// of the largest node, and there of the largest owner. Attempts that ended first go first,
-    /// attempts with an open incident after the others. Where none has ended, a running one of the
-    /// largest node gives way to a newcomer with less than an equal part.
+    /// The attempt to forget first when a bound is exceeded, also for a newcomer: a rank of this
+    /// holder, which begins an attempt or not. On a node at its bound of running jobs or ranks: one
+    /// of the largest owner there. Of a job with too many attempts: one that the most frequent node
+    /// began. On a node at its bound of remembered ranks: one of its own. Else: one of the largest
+    /// node, and there of the largest owner. Attempts that ended first go first, attempts with an
+    /// open incident after the others. Where none has ended, a running one of the largest node
+    /// gives way to a newcomer with less than an equal part.
     pub(crate) fn surplus(
         &self,
-        newcomer: Option<Newcomer<'_>>,
+        newcomer: Option<(HolderKey<'_>, bool)>,
         has_open_incident: impl Fn(u32) -> bool,
     ) -> Option<u32> {
         let crowded = self.jobs.iter().find(|(_, serials)| serials.len() > ATTEMPTS_PER_JOB_MAX);
         if let Some((job, serials)) = crowded {
             return self.surplus_of_job(job, serials);
         }
-        if let Some(serial) = newcomer.and_then(|newcomer| self.surplus_of_node(newcomer)) {
+        if let Some(serial) = newcomer.and_then(|(of, begins)| self.surplus_of_node(of, begins)) {
             return Some(serial);
         }
         let has_ended = || self.attempts.values().filter(|attempt| attempt.has_ended());
+        let newcomer = newcomer.map(|(holder, _)| holder);
         let full_node = newcomer
-            .map(|new| new.node)
+            .map(|(node, _)| node)
             .filter(|node| self.holdings.of(node).ranks >= self.ranks_per_node_max());
         if let Some(node) = full_node {
             let own = has_ended().filter(|attempt| attempt.begun_by() == node);
@@ -271,7 +258,7 @@ impl Jobs {
             (Reverse(shares.of(attempt.held_by())), open, attempt.over())
         };
         let gives_way = |attempt: &&Attempt| {
-            newcomer.is_none_or(|newcomer| shares.gives_way(attempt.held_by(), newcomer.key()))
+            newcomer.is_none_or(|newcomer| shares.gives_way(attempt.held_by(), newcomer))
         };
         let ended = has_ended().filter(gives_way).min_by_key(order);
         // Its agents are away: whether it runs is not known.
@@ -280,8 +267,7 @@ impl Jobs {
         let running = || {
             let newcomer = newcomer?;
             let room = if are_ranks_full { self.limits.ranks_max } else { JOBS_MAX } as u64;
-            let gives_way =
-                |of: &&Attempt| shares.gives_way_in_use(of.held_by(), newcomer.key(), room);
+            let gives_way = |of: &&Attempt| shares.gives_way_in_use(of.held_by(), newcomer, room);
             let all = self.attempts.values().filter(gives_way);
             all.max_by_key(|of| (shares.of(of.held_by()), of.record.serial))
         };
@@ -290,10 +276,11 @@ impl Jobs {
 
     /// For a node at its bound of running jobs or ranks: the newest running attempt of the owner
     /// who has most, where the newcomer's owner has less.
-    fn surplus_of_node(&self, newcomer: Newcomer<'_>) -> Option<u32> {
-        let running = || self.running_of(newcomer.node);
-        let are_ranks_full = self.holdings.of(newcomer.node).running >= RANKS_RUNNING_PER_NODE_MAX;
-        let are_jobs_full = newcomer.begins && running().count() >= JOBS_RUNNING_PER_NODE_MAX;
+    fn surplus_of_node(&self, newcomer: HolderKey<'_>, begins: bool) -> Option<u32> {
+        let (node, _) = newcomer;
+        let running = || self.running_of(node);
+        let are_ranks_full = self.holdings.of(node).running >= RANKS_RUNNING_PER_NODE_MAX;
+        let are_jobs_full = begins && running().count() >= JOBS_RUNNING_PER_NODE_MAX;
         let max = match (are_ranks_full, are_jobs_full) {
             (true, _) => RANKS_RUNNING_PER_NODE_MAX,
             (false, true) => JOBS_RUNNING_PER_NODE_MAX,
@@ -302,15 +289,15 @@ impl Jobs {
         let mut shares = Shares::default();
         let on_node = |attempt: &Attempt| {
             let ranks = attempt.ranks.values().filter(|of| of.presence != Presence::Ended);
-            ranks.filter(|rank| rank.record.node == newcomer.node).count() as u64
+            ranks.filter(|rank| rank.record.node == node).count() as u64
         };
         for attempt in self.attempts.values().filter(|of| !of.has_ended()) {
-            let is_own = u64::from(attempt.begun_by() == newcomer.node);
+            let is_own = u64::from(attempt.begun_by() == node);
             let more = if are_ranks_full { on_node(attempt) } else { is_own };
-            shares.add((newcomer.node, attempt.held_by().1), more);
+            shares.add((node, attempt.held_by().1), more);
         }
         let newest = running().max_by_key(|of| (shares.of(of.held_by()), of.record.serial))?;
-        let gives_way = shares.gives_way_in_use(newest.held_by(), newcomer.key(), max as u64);
+        let gives_way = shares.gives_way_in_use(newest.held_by(), newcomer, max as u64);
         gives_way.then_some(newest.record.serial)
     }
 

@@ -1,5 +1,7 @@
 //! Tests of `shares.rs`: floods by one node, and by one owner on a node.
 
+use memtape_core::identity::owner::Owner;
+
 use super::*;
 use crate::state::jobs::attempt::Limits;
 use crate::state::jobs::ownership::tests::owned;
@@ -22,7 +24,7 @@ fn end(jobs: &mut Jobs, serial: u32, ended_wall_ns: i64) {
 /// Announces as the loop does: first removes a surplus attempt.
 fn announce(jobs: &mut Jobs, node: &str, up: RankUp) -> Result<u32, Loss> {
     let begins = jobs.begins_attempt(node, &up);
-    let newcomer = Newcomer { node, owner: &up.owner, begins };
+    let newcomer = ((node, up.owner.key()), begins);
     if let Some(serial) = jobs.surplus(Some(newcomer), |_| false) {
         jobs.remove(serial);
     }
@@ -181,7 +183,7 @@ fn running_jobs_give_way_to_the_first_of_a_smaller_node_alone() {
     let owner = |uid| Owner { uid, ..Owner::default() };
     let surplus = |node, uid| {
         let owner = owner(uid);
-        jobs.surplus(Some(Newcomer { node, owner: &owner, begins: true }), |_| false)
+        jobs.surplus(Some(((node, owner.key()), true)), |_| false)
     };
     assert_eq!(jobs.surplus(None, |_| false), None);
     // Of its own node, another owner's; of another node, any owner's.
