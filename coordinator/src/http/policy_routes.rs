@@ -28,12 +28,14 @@ async fn explain(asking: Asking, path: PathOf<JobPath>) -> Answer<ExplainedPolic
         let open = view.incidents().map(|known| known.incident());
         let open = open.filter(|incident| incident.job == job && incident.is_open());
         let open: Vec<_> = open.collect();
+        // The same for all of them.
+        let proved = view.proved(&job);
         let left_out = open.len().saturating_sub(ROWS_LISTED_MAX) as u64;
         let incidents = open
             .into_iter()
             .take(ROWS_LISTED_MAX)
             .map(|incident| {
-                let explanation = view.explain(incident);
+                let explanation = view.explain(incident, &proved);
                 explained(&incident.id, incident.class().as_str(), &explanation)
             })
             .collect();
@@ -65,7 +67,7 @@ async fn approve(asking: Asking, path: PathOf<IdPath>) -> Answer<Approved> {
         let known = known.filter(|incident| incident.is_open());
         let known = known.ok_or_else(|| Problem::unknown("open incident", incident))?;
         let may_operate = view.attempt_of(known.serial).is_some_and(|of| view.may_operate(of));
-        let explained = view.explain(known);
+        let explained = view.explain(known, &view.proved(&known.job));
         let is_needed = explained.needs_approval && explained.mode != Mode::Off;
         Ok::<_, Problem>((may_operate, is_needed))
     });

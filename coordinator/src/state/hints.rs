@@ -69,7 +69,7 @@ pub(crate) struct Against {
 /// What is known of the attempts at a job that are its own; none where there is no attempt.
 pub(crate) fn gather(view: &Visible<'_>, job: &str) -> Option<Gathered> {
     let current = view.attempt(job, None)?;
-    let attempts = if view.is_proved(current) { view.own(job) } else { Vec::new() };
+    let attempts = view.own(job);
     let has_evidence =
         |of: &&&Attempt| of.proved().any(|rank| rank.step > 0 || rank.failures().0 > 0);
     let attempt = *attempts.iter().rev().find(has_evidence).unwrap_or(&current);

@@ -15,6 +15,7 @@ use memtape_proto::readings::{Gpu, Host};
 
 use crate::state::captures::CaptureState;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
+use crate::state::jobs::ownership::Proved;
 use crate::state::jobs::silence::Watch;
 use crate::state::view::View;
 use memtape_store::records::{ActionRecord, CaptureRecord};
@@ -66,11 +67,19 @@ impl<'a> Visible<'a> {
         self.view.jobs.attempts_at(job).filter(|attempt| self.has(attempt)).collect()
     }
 
-    /// The attempts of a job that are its own, in order of their start.
+    /// What a job has proved.
+    pub(crate) fn proved(&self, job: &str) -> Proved<'_> {
+        self.view.jobs.proved(job)
+    }
+
+    /// The attempts of a job that are its own, in order of their start; none where the attempt that
+    /// stands for the job has no proved rank.
     pub(crate) fn own(&self, job: &str) -> Vec<&'a Attempt> {
-        let own = self.view.jobs.own(job);
+        let Proved { own, current, .. } = self.proved(job);
+        let current = current.and_then(|serial| self.attempt_of(serial));
+        let is_proved = current.is_some_and(|attempt| attempt.proved().next().is_some());
         let mut attempts = self.attempts_at(job);
-        attempts.retain(|attempt| own.contains(&attempt.record.serial));
+        attempts.retain(|attempt| is_proved && own.contains(&attempt.record.serial));
         attempts
     }
 
@@ -84,12 +93,6 @@ impl<'a> Visible<'a> {
     pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&'a Attempt> {
         let is_it = |of: &Attempt| number.is_none_or(|number| of.record.attempt == number);
         self.view.jobs.chosen(job, |attempt| is_it(attempt) && self.has(attempt))
-    }
-
-    /// Has a job proved ranks of the attempt that stands for it?
-    pub(crate) fn is_proved(&self, attempt: &Attempt) -> bool {
-        let mut ranks = attempt.proved().map(|rank| rank.record.rank);
-        ranks.next().is_some_and(|rank| self.view.jobs.is_proved(attempt, rank))
     }
 
     /// The attempt with this serial number.
@@ -137,8 +140,8 @@ impl<'a> Visible<'a> {
     }
 
     /// The action that the policy would take about an incident now, and why.
-    pub(crate) fn explain(&self, incident: &Incident) -> Explanation {
-        self.view.actions.explain(self.view.now, incident, self.view.jobs)
+    pub(crate) fn explain(&self, incident: &Incident, proved: &Proved<'_>) -> Explanation {
+        self.view.actions.explain(self.view.now, incident, proved)
     }
 
     /// All actions, oldest first; actions on nodes only for a caller who sees every job.

@@ -11,8 +11,8 @@ use memtape_core::tape::mailbox::Offers;
 
 use crate::state::actions::Actions;
 use crate::state::actions::calls::living_ranks;
-use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::Attempt;
+use crate::state::jobs::ownership::Proved;
 use memtape_disk::clock::Now;
 
 /// Memory that failed within this time makes a restart urgent.
@@ -55,12 +55,13 @@ impl Actions {
     }
 
     /// The action that the policy would take about an incident now, and why.
-    pub(crate) fn explain(&self, now: Now, incident: &Incident, jobs: &Jobs) -> Explanation {
-        self.policy.explain(now.mono_ns, &self.facts(now, incident, jobs), &self.actions)
+    pub(crate) fn explain(&self, now: Now, incident: &Incident, of: &Proved<'_>) -> Explanation {
+        self.policy.explain(now.mono_ns, &self.facts(now, incident, of), &self.actions)
     }
 
-    /// Facts for a decision about an incident.
-    pub(super) fn facts<'a>(&self, now: Now, incident: &'a Incident, jobs: &'a Jobs) -> Facts<'a> {
+    /// Facts for a decision about an incident of a job that has proved this.
+    pub(super) fn facts<'a>(&self, now: Now, incident: &'a Incident, of: &Proved<'a>) -> Facts<'a> {
+        let jobs = of.jobs;
         let attempt = jobs.get(incident.serial);
         let rank = attempt.and_then(|attempt| attempt.ranks.get(&incident.growth.rank));
         let diagnosis = incident.diagnosis.as_ref();
@@ -69,7 +70,7 @@ impl Actions {
             job: &incident.job,
             owner: attempt.map(|attempt| &attempt.record.owner),
             node: rank.map_or("", |rank| &rank.record.node),
-            is_proved: attempt.is_none_or(|of| jobs.is_proved(of, incident.growth.rank)),
+            is_proved: attempt.is_none_or(|known| of.has(known, incident.growth.rank)),
             is_current: self.left.are_agents_back(now, jobs, incident.serial),
             attempt: incident.attempt,
             serial: incident.serial,

@@ -128,7 +128,7 @@ impl Actions {
     ) {
         let (now, incident) = (context.now, incidents.get(id).map(Tracked::incident));
         let Some(incident) = incident.filter(|incident| incident.is_open()) else { return };
-        let facts = self.facts(now, incident, jobs);
+        let facts = self.facts(now, incident, &jobs.proved(&incident.job));
         let decision = self.policy.decide(now.mono_ns, &facts, &self.actions);
         if decision == Decision::Nothing(Objection::NotBack) {
             return incidents.consider_again(id);

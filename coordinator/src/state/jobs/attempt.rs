@@ -12,6 +12,7 @@ use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 use crate::state::jobs::censuses::Censuses;
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
+use crate::state::jobs::ownership::OfSlurmJob;
 use crate::state::messages::RankEnd;
 use memtape_store::records::{AttemptRecord, End, Outside, RankRecord, StepRecord, Totals};
 
@@ -20,6 +21,9 @@ use memtape_store::records::{AttemptRecord, End, Outside, RankRecord, StepRecord
 pub(crate) struct Attempt {
     pub(crate) record: AttemptRecord,
     pub(crate) ranks: BTreeMap<u32, Rank>,
+    /// Counts of the ranks by Slurm job, and nodes of those that are not late (`ownership.rs`).
+    pub(super) slurm_jobs: BTreeMap<String, OfSlurmJob>,
+    pub(super) nodes: BTreeSet<String>,
     pub(crate) detectors: Detectors,
     pub(crate) captures: Captures,
     pub(crate) triggers: Triggers,
@@ -144,6 +148,8 @@ impl Attempt {
         Self {
             record,
             ranks: BTreeMap::new(),
+            slurm_jobs: BTreeMap::new(),
+            nodes: BTreeSet::new(),
             detectors,
             captures,
             triggers: Triggers::new(limits.triggers.clone()),

@@ -25,6 +25,7 @@ use crate::quota::{agent_streams, logged_refusals, rank_changes, step_records};
 use crate::state::counters::Loss;
 use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
+use crate::state::jobs::ownership::is_slurm_job_known;
 use crate::state::jobs::shares::{Held, Holdings};
 use crate::state::messages::RankUp;
 use memtape_disk::clock::Now;
@@ -275,8 +276,7 @@ impl Jobs {
             ..Rank::default()
         };
         self.holdings.add(&rank);
-        attempt.ranks.insert(rank.record.rank, rank);
-        attempt.roles_due = true;
+        attempt.insert(rank);
         // It goes on; if this rank is gone too, its agent says so next.
         if !is_late {
             attempt.record.ended_wall_ns = None;
@@ -323,6 +323,9 @@ impl Jobs {
         describe(&mut rank.record, node, up);
         let is_news = is_back || rank.record != before;
         attempt.roles_due |= is_news;
+        let is_known = is_slurm_job_known(&rank.record) && !is_slurm_job_known(&before);
+        let of_job = attempt.slurm_jobs.entry(before.workload.slurm_job).or_default();
+        of_job.known += usize::from(is_known);
         Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
     }
 

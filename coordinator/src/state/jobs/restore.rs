@@ -87,8 +87,7 @@ impl Jobs {
             ..Rank::default()
         };
         self.holdings.add(&rank);
-        attempt.ranks.insert(rank.record.rank, rank);
-        attempt.roles_due = true;
+        attempt.insert(rank);
     }
 }
 

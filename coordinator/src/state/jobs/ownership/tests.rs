@@ -33,7 +33,8 @@ fn of_four(tape: &str, rank: u32) -> RankUp {
 /// The ranks of an attempt that its job has proved.
 fn proved(jobs: &Jobs, serial: u32) -> Vec<u32> {
     let attempt = jobs.get(serial).unwrap();
-    attempt.ranks.keys().copied().filter(|rank| jobs.is_proved(attempt, *rank)).collect()
+    let proved = jobs.proved(&attempt.record.job);
+    attempt.ranks.keys().copied().filter(|rank| proved.has(attempt, *rank)).collect()
 }
 
 #[test]
@@ -357,4 +358,13 @@ fn one_rank_names_no_slurm_job_for_the_others() {
     }
     jobs.announce(now, "evil", up("x0", 0, "999")).unwrap();
     assert_eq!(proved(&jobs, first), [0, 1, 2, 3]);
+    // Most ranks are in no Slurm job, as their agents learn later.
+    let mut announce = |rank: u32, pid, slurm_job: &str| {
+        let up = RankUp { attempt: 1, pid, ..up(&format!("u{rank}"), rank, slurm_job) };
+        jobs.announce(now, "a", up).unwrap().serial
+    };
+    let second = announce(0, 7, "4711");
+    for (rank, pid) in [(1, 0), (2, 0), (1, 7), (2, 7), (3, 7)] {
+        assert_eq!(announce(rank, pid, ""), second);
+    }
 }
