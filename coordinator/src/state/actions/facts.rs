@@ -61,7 +61,7 @@ impl Actions {
 
     /// Facts for a decision about an incident of a job that has proved this.
     pub(super) fn facts<'a>(&self, now: Now, incident: &'a Incident, of: &Proved<'a>) -> Facts<'a> {
-        let jobs = of.jobs;
+        let Proved { jobs, own, .. } = of;
         let attempt = jobs.get(incident.serial);
         let rank = attempt.and_then(|attempt| attempt.ranks.get(&incident.growth.rank));
         let diagnosis = incident.diagnosis.as_ref();
@@ -80,7 +80,7 @@ impl Actions {
             oom_in_ns: incident.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
             urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
             objection: incident.objection(),
-            ended: jobs.is_over(incident.serial),
+            ended: jobs.is_over(own, incident.serial),
             observed: self.at_work(&incident.job),
             offers: attempt.map(offers).unwrap_or_default(),
             reach: attempt.map_or(Reach::Unknown, |attempt| self.reach(now, attempt)),

@@ -388,7 +388,8 @@ fn request_capture(
 fn is_due(action: &Action, incidents: &Incidents, jobs: &Jobs) -> Option<u32> {
     let serial = action.observation.as_ref()?.serial;
     let incident = incidents.get(&action.incident_id)?.incident();
-    (incident.is_open() && !jobs.is_over(serial)).then_some(serial)
+    let is_over = || jobs.is_over(&jobs.own(&incident.job), serial);
+    (incident.is_open() && !is_over()).then_some(serial)
 }
 
 /// The order that a target receives.

@@ -66,7 +66,7 @@ impl Actions {
 
 impl action::Job for Observed<'_> {
     fn is_over(&self, serial: u32) -> bool {
-        self.jobs.is_over(serial)
+        self.jobs.is_over(&self.jobs.own(self.job), serial)
     }
 
     fn attempt(&self, serial: u32, of: Subject<'_>) -> Option<Seen> {

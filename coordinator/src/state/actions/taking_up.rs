@@ -154,7 +154,7 @@ impl Actions {
             return self.advance(context, id, Event::Abandoned);
         };
         tracing::info!(action = id, job = ?action.job, "taken up: {}", action.outcome);
-        let is_over = jobs.is_over(incident.serial);
+        let is_over = jobs.is_over(&jobs.own(&action.job), incident.serial);
         match &action.outcome {
             Outcome::Waiting { capture } => {
                 if captures.get(capture).is_none_or(|known| known.record.is_closed()) {

@@ -205,15 +205,16 @@ impl Jobs {
         }
     }
 
-    /// True when an attempt is over, or has no rank here while a later one of its job has some:
-    /// ranks of a lost node never end by themselves.
-    pub(crate) fn is_over(&self, serial: u32) -> bool {
+    /// True when an attempt is over, or has no rank here while a later one of the job's `own` has
+    /// some: ranks of a lost node never end by themselves.
+    pub(crate) fn is_over(&self, own: &BTreeSet<u32>, serial: u32) -> bool {
         let Some(attempt) = self.attempts.get(&serial) else { return true };
         if attempt.has_ended() || attempt.ranks_here() > 0 {
             return attempt.has_ended();
         }
         let serials = self.jobs.get(&attempt.record.job).into_iter().flatten();
         let later = serials.rev().take_while(|other| **other != serial);
+        let later = later.filter(|other| own.contains(other));
         later.filter_map(|other| self.attempts.get(other)).any(|other| other.ranks_here() > 0)
     }
 
@@ -501,6 +502,8 @@ mod logged_tests;
 
 #[cfg(test)]
 pub(in crate::state) mod tests {
+    use memtape_core::limits::FAILURE_AGE_SECONDS_MAX;
+
     use super::*;
     use crate::state::messages::RankEnd;
 
@@ -590,13 +593,16 @@ pub(in crate::state) mod tests {
             ..RankUp::default()
         };
         jobs.announce(Now::default(), "a", up("a0", 0)).unwrap();
+        let is_over = |jobs: &Jobs, serial| jobs.is_over(&jobs.own("job@0"), serial);
         jobs.node_lost(Now::default(), "a");
-        assert!(!jobs.is_over(0));
+        assert!(!is_over(&jobs, 0));
         jobs.announce(Now::default(), "b", up("b0", 1)).unwrap();
-        assert!(jobs.is_over(0) && !jobs.is_over(1));
+        assert!(!is_over(&jobs, 0), "any node can claim an attempt while this one may run");
+        jobs.now_ns = FAILURE_AGE_SECONDS_MAX * 1_000_000_000;
+        assert!(is_over(&jobs, 0) && !is_over(&jobs, 1));
         // Its node is back.
         jobs.announce(Now::default(), "a", up("a0", 0)).unwrap();
-        assert!(!jobs.is_over(0));
+        assert!(!is_over(&jobs, 0));
     }
 
     #[test]
