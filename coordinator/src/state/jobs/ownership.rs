@@ -180,9 +180,9 @@ impl Attempt {
         !self.has_ended() && self.ranks.values().any(is_here)
     }
 
-    /// Is a new rank of this node late: the attempt is over, and has no rank there?
+    /// Is a new rank of this node late: the attempt is over, and all its ranks there are late?
     pub(super) fn is_late(&self, node: &str) -> bool {
-        self.has_ended() && self.ranks.values().all(|rank| rank.record.node != node)
+        self.has_ended() && !self.nodes.contains(node)
     }
 
     /// Can a new tape be a rank of this attempt?

@@ -322,7 +322,7 @@ fn no_attempt_follows_one_that_may_run() {
 /// Another node announces ranks of attempts that are over.
 #[test]
 fn a_late_rank_changes_nothing_of_its_attempt() {
-    for (world_size, joins) in [(0, false), (2, true)] {
+    for (world_size, joins) in [(0, false), (3, true)] {
         let mut jobs = Jobs::new(limits());
         let now = Now { mono_ns: 1, wall_ns: 1_000_000_000_000 };
         let up = |tape: &str, rank| RankUp { world_size, ..owned(tape, "llm", rank, 7) };
@@ -332,6 +332,7 @@ fn a_late_rank_changes_nothing_of_its_attempt() {
         let late = jobs.announce(now, "evil", up("x", 1)).unwrap().serial;
         assert_eq!(late == real, joins);
         jobs.announce(now, "evil", up("x", 1)).unwrap();
+        jobs.announce(now, "evil", up("y", 2)).unwrap();
         assert_eq!(jobs.get(real).unwrap().record.ended_wall_ns, Some(900));
         let end = RankEnd { end: End::Unknown, wall_ns: 77, ..killed() };
         jobs.rank_down(&mut Context::new(now), "evil", "x-7", end);
