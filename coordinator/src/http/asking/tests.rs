@@ -106,15 +106,6 @@ async fn questions_delay_an_event_of_an_agent_by_one() {
         assert_eq!(asked.join_next().await.unwrap().unwrap(), Ok(JOBS as usize));
         assert!(matches!(queues.next().await, Some(Event::Tick)));
     }
-    // Nor do the events keep questions from the loop.
-    for _ in 0..1_000 {
-        events.send(Event::Tick).await.unwrap();
-    }
-    let mut turns = 0;
-    while !matches!(queues.next().await, Some(Event::Asked(_))) {
-        turns += 1;
-    }
-    assert!(turns <= 64, "{turns}");
 }
 
 #[tokio::test]
