@@ -60,8 +60,7 @@ pub(crate) enum AgentRefused {
 }
 
 impl Jobs {
-    /// Admits an agent's node within the bound of nodes and its rate of streams, and checks that its
-    /// name is free.
+    /// Admits an agent's node within the bound and its rate of streams, if its name is free.
     ///
     /// # Errors
     /// Why the agent is refused.
