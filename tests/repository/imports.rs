@@ -5,8 +5,9 @@ use std::fs;
 
 use crate::source::{Source, check, folder, manifests, root, rust};
 
-/// The disk of the tests: products may have it among their `dev-dependencies`.
+/// The disk and the bucket of the tests: products may have them among their `dev-dependencies`.
 const TESTS_ONLY: &str = "memtape-simulated-disk";
+const BUCKET: &str = "memtape-bucket";
 
 /// What each package may import of ours. Nothing may import the tests.
 const IMPORTS: [(&str, &[&str]); 14] = [
@@ -29,7 +30,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
     ("recorder", &["memtape-tape"]),
     ("tls", &[]),
     ("disk", &["memtape-core"]),
-    ("store", &["memtape-core", "memtape-disk", "memtape-proto", TESTS_ONLY]),
+    ("store", &["memtape-core", "memtape-disk", "memtape-proto", BUCKET, TESTS_ONLY]),
     ("agent", &["memtape-core", "memtape-disk", "memtape-proto", "memtape-tls", TESTS_ONLY]),
     (
         "coordinator",
@@ -92,7 +93,8 @@ fn wrong_imports(manifest: &Source) -> Vec<String> {
     };
     let is_test = ["tests", "fuzz"].contains(&folder.as_str());
     let product = manifest.text.split("[dev-dependencies]").next().unwrap_or_default();
-    let shipped = dependencies(product).filter(|name| *name == TESTS_ONLY && !is_test);
+    let shipped =
+        dependencies(product).filter(|name| [BUCKET, TESTS_ONLY].contains(name) && !is_test);
     dependencies(&manifest.text)
         .filter(|name| name.starts_with("memtape") && !allowed.contains(name))
         // Its tests have its features by a dependency on itself.

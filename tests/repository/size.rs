@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
-const LINES_MAX: [(&str, usize, usize); 20] = [
+const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 11_257, 5_352),
     ("cli", 17_075, 1_580),
     ("coordinator", 20_904, 10_018),
@@ -21,6 +21,7 @@ const LINES_MAX: [(&str, usize, usize); 20] = [
     ("store", 7_333, 2_632),
     ("tape", 10_786, 2_666),
     ("tests", 0, 8_003),
+    ("tests/bucket", 0, 360),
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 14_841),
     ("tests/load", 0, 3_434),

@@ -20,11 +20,6 @@ const LINTS: [&str; 8] =
 /// The oldest release, and the one that the tests have whole: `cargo xtask compat` tries them all.
 const COMPAT: [&str; 2] = ["2.0.1", "2.11.0"];
 
-/// The environment of the S3-compatible server that the store's tests run against, and what is in
-/// it. The server's own dependencies come with the extra of that name.
-const S3: &str = "target/s3";
-const S3_PACKAGE: &str = "moto[server]==5.2.5";
-
 /// The type checker of the Python module, and its environment.
 const TYPES: &str = "target/types";
 const TYPES_PACKAGE: &str = "mypy==2.4.1";
@@ -71,11 +66,9 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
 }
 
 /// Fetches what the tests need besides crates, unless it is there. Gives the step of PyTorch, if it
-/// was taken. The others fail nothing by themselves: without the S3 server the store's tests of S3
-/// fail, and say what is missing.
+/// was taken. The others fail nothing by themselves.
 fn fetch() -> Option<Step> {
     let torch = (!python::is_torch_ready()).then(|| run("fetch PyTorch", python::install_torch()));
-    run("fetch an S3 server", python::environment(S3, &[S3_PACKAGE]));
     run("fetch a type checker", python::environment(TYPES, &[TYPES_PACKAGE]));
     // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
     // the tests say so and check what they can without it.
@@ -95,7 +88,6 @@ fn tests(apart: &[&str]) -> Command {
     }
     // Without PyTorch half of the promises would go unchecked: that is a failure here.
     tests.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
-    tests.env("MEMTAPE_TEST_S3", "1");
     tests
 }
 
