@@ -9,27 +9,27 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
-    ("agent", 11_257, 5_352),
-    ("cli", 17_075, 1_580),
-    ("coordinator", 20_904, 10_018),
-    ("core", 31_239, 11_389),
+    ("agent", 11_292, 5_352),
+    ("cli", 17_052, 1_606),
+    ("coordinator", 21_243, 10_165),
+    ("core", 31_255, 11_388),
     ("disk", 1_059, 0),
     ("fuzz", 0, 527),
     ("pickle", 4_704, 0),
     ("proto", 2_727, 895),
     ("recorder", 7_890, 145),
-    ("store", 7_333, 2_632),
+    ("store", 7_363, 2_523),
     ("tape", 10_786, 2_666),
     ("tests", 0, 8_003),
     ("tests/bucket", 0, 360),
     ("tests/disk", 0, 835),
-    ("tests/eval", 0, 14_841),
-    ("tests/load", 0, 3_434),
-    ("tests/repository", 0, 1_673),
+    ("tests/eval", 0, 14_845),
+    ("tests/load", 0, 3_433),
+    ("tests/repository", 0, 1_738),
     ("tests/sim", 0, 2_868),
     ("tests/store_bench", 0, 355),
-    ("tls", 690, 203),
-    ("xtask", 0, 2_093),
+    ("tls", 730, 206),
+    ("xtask", 0, 2_085),
 ];
 
 /// Lines of the product and of tests.

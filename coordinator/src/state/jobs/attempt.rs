@@ -12,7 +12,6 @@ use memtape_proto::readings::{Gpu, Host, RankHost, RefusedTapes, SpoolReport};
 use crate::state::jobs::censuses::Censuses;
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
-use crate::state::jobs::ownership::OfSlurmJob;
 use crate::state::messages::RankEnd;
 use memtape_store::records::{AttemptRecord, End, Outside, RankRecord, StepRecord, Totals};
 
@@ -29,6 +28,16 @@ pub(crate) struct Attempt {
     pub(crate) triggers: Triggers,
     /// The detector must learn the roles of the ranks.
     pub(super) roles_due: bool,
+}
+
+/// Counts of an attempt's ranks in one Slurm job, or in none. Ranks are only added.
+#[derive(Debug, Default)]
+pub(super) struct OfSlurmJob {
+    /// Ranks of which an agent knows that they are in it.
+    pub(super) known: usize,
+    /// Ranks that can be proved, and their nodes.
+    pub(super) ranks: usize,
+    pub(super) nodes: BTreeSet<String>,
 }
 
 /// A rank of an attempt.

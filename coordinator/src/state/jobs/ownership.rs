@@ -13,7 +13,7 @@ use std::ops::RangeBounds;
 use memtape_core::identity::owner::is_called;
 use memtape_core::limits::FAILURE_AGE_SECONDS_MAX;
 
-use crate::state::jobs::attempt::{Attempt, Presence, Rank};
+use crate::state::jobs::attempt::{Attempt, OfSlurmJob, Presence, Rank};
 use crate::state::jobs::{CLOCKS_APART_NS, Jobs};
 use crate::state::messages::RankUp;
 use memtape_store::records::RankRecord;
@@ -31,16 +31,6 @@ impl Proved<'_> {
     pub(crate) fn has(&self, attempt: &Attempt, rank: u32) -> bool {
         self.current == Some(attempt.record.serial) && attempt.has_proved(rank)
     }
-}
-
-/// Counts of an attempt's ranks in one Slurm job, or in none. Ranks are only added.
-#[derive(Debug, Default)]
-pub(super) struct OfSlurmJob {
-    /// Ranks of which an agent knows that they are in it.
-    pub(super) known: usize,
-    /// Ranks that can be proved, and their nodes.
-    ranks: usize,
-    nodes: BTreeSet<String>,
 }
 
 impl Jobs {

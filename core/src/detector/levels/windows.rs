@@ -154,7 +154,7 @@ impl Detector {
         forecast(&window, BLOCK_STEPS[scale], left, rate)
     }
 
-    /// Median slope of the per-step minimum of a rank over the last [`RATE_STEPS`], in bytes a step;
+    /// Median slope of a rank's per-step minimum over the last [`RATE_STEPS`], in bytes a step;
     /// negative when it falls, 0 without a series.
     pub fn own_rate(&self, rank: u32) -> i64 {
         let Some(key) = self.primary_of(rank) else { return 0 };
