@@ -66,7 +66,10 @@ impl Left {
         let waited_ns = now.mono_ns.saturating_sub(self.since_ns);
         let Some(attempt) = jobs.get(serial) else { return true };
         waited_ns >= TAKE_UP_SECONDS_MAX * 1_000_000_000
-            || living_ranks(attempt).all(|(_, rank)| rank.presence == Presence::Here)
+            || living_ranks(attempt).all(|(_, rank)| {
+                let node = jobs.node(&rank.record.node);
+                rank.presence == Presence::Here && node.is_some_and(|node| node.has_reported_ends)
+            })
     }
 }
 

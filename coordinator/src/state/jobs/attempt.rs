@@ -101,6 +101,8 @@ pub(crate) struct Node {
     pub(crate) reported_ns: u64,
     /// True if a report came on the present stream: all tapes of the node are announced.
     pub(crate) has_reported: bool,
+    /// True if a further one came: the ends that the agent knew at first, too.
+    pub(crate) has_reported_ends: bool,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
     /// The agent's last report of its spool.

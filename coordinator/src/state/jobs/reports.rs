@@ -91,9 +91,8 @@ impl Jobs {
         let node = self.nodes.entry(hello.node).or_default();
         node.boot_id = hello.boot_id;
         node.version = hello.version;
-        node.is_connected = true;
+        (node.is_connected, node.has_reported, node.has_reported_ends) = (true, false, false);
         (node.heard_ns, node.reported_ns) = (now.mono_ns, now.mono_ns);
-        node.has_reported = false;
     }
 
     /// Is an event of a node's streams worth a line in the log?
@@ -197,7 +196,8 @@ impl Jobs {
                 tracing::warn!(node = ?name, ranks, "ranks of a report are left out: {why}");
             }
         }
-        let is_first = !std::mem::replace(&mut node.has_reported, true);
+        node.has_reported_ends = std::mem::replace(&mut node.has_reported, true);
+        let is_first = !node.has_reported_ends;
         let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
         let mut shares = Shares::new();
         let mut is_unknown = false;
