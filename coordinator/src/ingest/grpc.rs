@@ -331,7 +331,7 @@ impl Service {
         nodes: &[String],
         (queued, first, chunks): (NodePermit, v1::UploadChunk, Frames),
     ) -> Result<blake3::Hash, Status> {
-        let verdict = self.ask_patiently(&queued.node, capture, tape_id, nodes).await?;
+        let verdict = self.ask(&queued.node, capture, tape_id, nodes).await?;
         let promised = match verdict {
             Upload::Wanted { promised } => promised,
             Upload::Stored { hash } => return Ok(hash),
@@ -370,9 +370,9 @@ impl Service {
         kept.await.map_err(|error| Status::internal(error.to_string()))?
     }
 
-    /// As [`Self::ask`]; waits briefly for the answer with the snapshot's size. The answer was sent
-    /// before the snapshot, but on another stream.
-    async fn ask_patiently(
+    /// Asks the loop about a snapshot; waits briefly for the answer with the snapshot's size. That
+    /// answer was sent before the snapshot, but on another stream.
+    async fn ask(
         &self,
         node: &Arc<NodeQuota>,
         capture: &str,
@@ -381,28 +381,18 @@ impl Service {
     ) -> Result<Upload, Status> {
         let begin = Instant::now();
         loop {
-            let upload = self.ask(node, capture, tape_id, nodes).await?;
+            let (reply, answer) = oneshot::channel();
+            let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
+            let turn = node.begin_event().await;
+            let nodes = nodes.to_vec();
+            self.tell(Event::UploadBegun { capture, tape_id, nodes, reply, turn }).await?;
+            let upload = answer.await.map_err(|_| stopping())?;
             let is_known = upload != Upload::Wanted { promised: None };
             if is_known || begin.elapsed() >= ANSWER_TIME_MAX {
                 return Ok(upload);
             }
             sleep(ANSWER_POLL).await;
         }
-    }
-
-    async fn ask(
-        &self,
-        node: &Arc<NodeQuota>,
-        capture: &str,
-        tape_id: &str,
-        nodes: &[String],
-    ) -> Result<Upload, Status> {
-        let (reply, answer) = oneshot::channel();
-        let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
-        let nodes = nodes.to_vec();
-        let turn = node.begin_event().await;
-        self.tell(Event::UploadBegun { capture, tape_id, nodes, reply, turn }).await?;
-        answer.await.map_err(|_| stopping())
     }
 
     async fn collect(
