@@ -183,16 +183,21 @@ impl Door {
         subject: String,
     ) -> Result<(), NotWritten> {
         let entry = audit::entry(clock::now(), None, action, subject);
-        self.audited(self.audit.write(entry).await)
+        self.audited(self.audit.write(entry).await, true)
     }
 
-    /// Does the work go on, whose entry was written or not?
+    /// Does the work go on, whose entry was written or not? `is_possible` says whether the work can
+    /// be done while the store takes no entry.
     ///
     /// # Errors
-    /// It was not, and the file of roles requires it.
-    pub(crate) fn audited(&self, written: Result<(), NotWritten>) -> Result<(), NotWritten> {
+    /// The entry was not written, and the work is impossible or the file of roles requires entries.
+    pub(crate) fn audited(
+        &self,
+        written: Result<(), NotWritten>,
+        is_possible: bool,
+    ) -> Result<(), NotWritten> {
         let Err(why) = written else { return Ok(()) };
-        if self.policy().is_audit_required {
+        if !is_possible || self.policy().is_audit_required {
             return Err(why);
         }
         tracing::error!("an entry of the audit is lost: {why}");

@@ -174,11 +174,8 @@ impl Asking {
     }
 
     fn audited(&self, written: Result<(), NotWritten>) -> Result<(), Problem> {
-        let (audited, refuser) = match self.is_read {
-            true => (self.api.door.audited(written), "audit = \"required\" refuses the request"),
-            false => (written, "nothing was done"),
-        };
-        let line = |why| format!("{why}, and {refuser}");
+        let line = |why| format!("{why}: the request was refused, and nothing was done");
+        let audited = self.api.door.audited(written, self.is_read);
         audited.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, line(why)))
     }
 }
