@@ -93,7 +93,7 @@ limits! {
         "`samples_left_out` of `memtape show CAPTURE --rank N --json`";
     FAILED_USES_MAX: usize = 32, Count, "agent, coordinator",
         "Stacks that are kept of the moment at which a request failed",
-        "those that held least are left out; the coordinator refuses a snapshot with more",
+        "the stacks that held least are left out; the coordinator refuses a snapshot with more",
         "none";
     PROCESS_GROUPS_MAX: usize = 64, Count, "recorder",
         "NCCL process groups of one rank",
@@ -118,8 +118,8 @@ limits! {
         "the rest of the text is cut off",
         "the text";
     ALLOCATOR_SETTINGS_BYTES_MAX: usize = 256, Bytes, "recorder, agent, coordinator",
-        "The settings of a rank's allocator (`PYTORCH_CUDA_ALLOC_CONF`), and those of them that \
-         `memtape run --apply-hints` set",
+        "The settings of a rank's allocator (`PYTORCH_CUDA_ALLOC_CONF`), and the settings that \
+         `memtape run --apply-hints` made",
         "the rest of the text is cut off",
         "the text";
     COMMAND_BYTES_MAX: usize = 4096, Bytes, "recorder, agent, coordinator",

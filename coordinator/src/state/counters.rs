@@ -55,9 +55,9 @@ losses! {
         "See docs/limits.md: raise `--memory-bytes-max`, or end jobs";
     NodeFull: "A rank, a further device of one, or a job beyond the number of one node",
         "See docs/limits.md: find out who starts them on the node";
-    NodeChangesTooMany: "A begin or change of a rank beyond those that a node may report in a time",
+    NodeChangesTooMany: "A begin or change of a rank beyond its node's rate of changes",
         "Find out which job on the node restarts all the time";
-    AgentCapturesTooMany: "An agent-initiated capture beyond those of its node or job in a time",
+    AgentCapturesTooMany: "An agent-initiated capture beyond the rate of its node or job",
         "Mend the job: its processes die or run out of memory all the time";
     BadRank: "A rank of a report that broke a bound",
         "Compare the versions: the log names the node and the bound";

@@ -12,19 +12,19 @@ limits! {
         "`memtape_losses_total{reason=\"agent_refused\"}`";
     JOBS_MAX: usize = 1000, Count, "coordinator",
         "Jobs that are remembered",
-        "of the node on which most jobs began, and there of the owner who has most, the one that \
-         ended longest ago is forgotten",
+        "the job that ended first is forgotten, on the node where most jobs began, and there of \
+         the owner with most",
         "`memtape_losses_total{reason=\"no_room\"}`, when every job is running";
     JOBS_RUNNING_PER_NODE_MAX: usize = 256, Count, "coordinator",
         "Running jobs, each of their attempts, whose first rank came from one node",
-        "of the owner with most there, the newest is forgotten for an owner with less than an \
-         equal part; else a further one is refused until one of them ends",
+        "a job of an owner with less than an equal part takes the place of the newest job of the \
+         owner with most; any other job is refused until a job ends",
         "`memtape_losses_total`, `node_full` and `forgotten`";
     RANKS_RUNNING_PER_NODE_MAX: usize = 4096, Count, "coordinator",
-        "Running ranks of one node; of those that are remembered, one node has at most as many, or \
-         an eighth of all, where each device of a rank beyond the first counts as one",
-        "of the attempts that began on that node, the one that ended longest ago is forgotten, or \
-         a running one as for `JOBS_RUNNING_PER_NODE_MAX`; else a further rank is refused",
+        "Running ranks of one node, and its remembered ranks (or an eighth of all remembered \
+         ranks), where each device of a rank beyond the first counts as one",
+        "the attempt that began on that node and ended first is forgotten, or a running attempt as \
+         for `JOBS_RUNNING_PER_NODE_MAX`; else a further rank is refused",
         "`memtape_losses_total`, `node_full` and `forgotten`";
     NODE_CHANGES_AT_ONCE_MAX: u64 = 16_384, Count, "coordinator",
         "Ranks of one node that begin, change or end at once",
@@ -61,23 +61,23 @@ limits! {
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
-        "one is forgotten, of those that are not the job's own if there are any: of the node that \
-         began most of them, the oldest that is over, else the newest",
+        "an attempt of the node that began most attempts is forgotten: the one that ended first, \
+         else the newest; the job's own attempts are forgotten last",
         "the list of attempts";
     HINT_TRIALS_MAX: usize = 3, Count, "coordinator",
         "Attempts of one job, started with hints, whose verdicts are used for the next hints",
         "verdicts of older attempts are forgotten: a setting that did not help can be suggested \
          again",
-        "`applied` of the hints, which has the newest of them";
+        "`applied` of the hints, which has the newest verdicts";
     RANKS_MAX: usize = 262_144, Count, "coordinator",
         "Ranks of all jobs and attempts that are remembered",
-        "of the node that has most ranks, and there of the owner who has most, the attempt that \
-         ended longest ago is forgotten; else a further rank is refused. They are fewer where \
+        "the attempt that ended first is forgotten, on the node with most ranks, and there of the \
+         owner with most; else a further rank is refused. The number is less where \
          `--memory-bytes-max`, the cgroup or the machine has less memory",
         "`memtape_losses_total{reason=\"no_room\"}`, `memtape_ranks_max`";
     RANK_BYTES_MAX: u64 = 48 << 10, Bytes, "coordinator",
         "Memory that is assumed for each rank; 33 KiB were measured",
-        "fewer ranks than `RANKS_MAX` are remembered: those that have room",
+        "fewer ranks than `RANKS_MAX` are remembered",
         "`memtape_ranks_max`, the log at the start";
     CENSUSES_PER_RANK_BYTES_MAX: u64 = RANK_BYTES_MAX / 2, Bytes, "coordinator",
         "Memory for censuses of running ranks, for each rank that may be remembered, shared by \
@@ -96,10 +96,11 @@ limits! {
     BESIDE_RANKS_BYTES_MAX: u64 = 5370 << 20, Bytes, "coordinator",
         "Memory for everything but ranks, at most half of all: 9/64 of all for connections, 1/64 \
          for calls of unknown clients, 1/64 and 2/64 for messages before and after they are \
-         decoded, 3/64 for uploads and 1/64 for those that wait, 3/64 for large answers, 5/64 and \
+         decoded, 3/64 for uploads and 1/64 for waiting uploads, 3/64 for large answers, 5/64 and \
          7/64 for snapshots that are decoded for users and for diagnoses",
-        "each of these waits, is refused or closed at the bound of its part; what a part does not \
-         need up to the limits of this page is for ranks",
+        "a connection, call, message, upload or answer beyond the bound of its part waits, is \
+         refused or is closed; memory that a part cannot use by the limits of this page is for \
+         ranks",
         "`memtape_ranks_max`, the log at the start";
     TAPES_PER_RANK_MAX: usize = 4, Count, "coordinator",
         "Tapes of one rank that are remembered within an attempt",
@@ -107,25 +108,24 @@ limits! {
         "none";
     CONNECTIONS_MAX: usize = 16_384, Count, "coordinator",
         "Connections at the same time",
-        "of the network with most connections that are idle or have calls of unknown clients, one \
-         is closed. The longest idle one is closed first, then one with such calls. One with an \
-         accepted certificate is closed last",
+        "a connection is closed, of the network with most connections that are idle or have calls \
+         of unknown clients: first the longest idle connection, then a connection with such \
+         calls, last a connection with an accepted certificate",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     CONNECTION_BYTES_MAX: u64 = 112 << 10, Bytes, "coordinator",
-        "Memory that is assumed for each connection; 96 KiB were measured of one that leaves a \
-         record of TLS, a header and a frame unfinished",
-        "fewer connections than `CONNECTIONS_MAX` are open: those that have room in 9/64 of the \
-         memory",
+        "Memory that is assumed for each connection; 96 KiB were measured with an unfinished TLS \
+         record, header and frame",
+        "fewer connections are open, where 9/64 of the memory has no room for all",
         "the log at the start";
     UNKNOWN_CALLS_MAX: usize = 1024, Count, "coordinator",
         "Calls in progress whose client is not known yet",
-        "of the network with most such calls, the connection with most of them is closed, one with \
-         an accepted certificate last",
+        "the connection with most such calls is closed, of the network with most such calls; a \
+         connection with an accepted certificate is closed last",
         "`memtape_losses_total{reason=\"connection_given_up\"}`";
     CALL_BYTES_MAX: u64 = 56 << 10, Bytes, "coordinator",
         "Memory that is assumed for each call of a client that is not known yet: 32 KiB unread, \
          and its header",
-        "there are fewer than `UNKNOWN_CALLS_MAX`: those that have room in 1/64 of the memory",
+        "fewer calls are in progress, where 1/64 of the memory has no room for all",
         "none";
     CONNECTION_IDLE_SECONDS_MAX: u64 = 30, Seconds, "coordinator",
         "Time that a connection is open without a call in progress",
@@ -234,7 +234,7 @@ limits! {
          newest of the node that has most is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
     RESTARTS_REMEMBERED_MAX: usize = 1024, Count, "coordinator",
-        "Actions of a kind, also those that were refused, within the longest window of a budget",
+        "Actions of a kind, refused ones too, within the longest window of a budget",
         "nothing more of the kind is done until the oldest leaves the window",
         "the reason in the list of actions";
     ACTION_RETURN_SECONDS_MAX: u64 = 900, Seconds, "coordinator",
@@ -437,7 +437,7 @@ limits! {
         "the list";
     METRICS_RANKS_MAX: usize = 16_384, Count, "coordinator",
         "Running ranks in `/metrics`: fewer where large answers have less than 128 MiB",
-        "each node has an equal part of those that are shown, and so has each owner on it",
+        "each node has an equal part of the shown ranks, and so has each owner on the node",
         "`memtape_ranks_left_out`";
     SERIES_POINTS_MAX: usize = 20_000, Count, "coordinator",
         "Points of one series of the HTTP API",

@@ -31,11 +31,11 @@ limits! {
         "`lines_differing`, `stacks_differing`";
     TAPES_LISTED_MAX: usize = 4096, Count, "CLI",
         "Tapes in the list of `memtape tape`",
-        "those written last are listed",
+        "the files written last are listed",
         "a line that counts the others";
     REPORT_RANKS_MAX: usize = 64, Count, "CLI",
         "Ranks whose steps a report shows",
-        "those that grow least are left out",
+        "the ranks that grow least are left out",
         "rows of the heat map without data";
     REPORT_SNAPSHOTS_MAX: usize = 16, Count, "CLI",
         "Snapshots of one capture that are compared with each other",

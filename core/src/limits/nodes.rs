@@ -127,8 +127,8 @@ limits! {
         "the agent answers `NO_TAPE`",
         "the detail of the rank's part";
     REMEDIES_KNOWN_MAX: usize = 4096, Count, "agent",
-        "Remedies of ranks that an agent knows: those under way, and the last that are over",
-        "what is over longest is forgotten; where all are under way, a request is refused",
+        "Remedies of ranks that an agent remembers: all in progress, and the last that ended",
+        "the remedy that ended first is forgotten; a request is refused where all are in progress",
         "the detail of the answer";
     AGENT_CAPTURES_PER_USER_MAX: usize = 64, Count, "agent",
         "Captures of tapes of one user that an agent takes by itself at once, and in 30 seconds",
