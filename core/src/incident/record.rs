@@ -177,6 +177,11 @@ impl Incident {
         urgency_of(&self.growth, self.end(), horizons)
     }
 
+    /// Does the job end as planned before memory is full?
+    pub fn job_ends_first(&self) -> bool {
+        self.end() == End::AfterJob
+    }
+
     /// The end that the growth leads to.
     fn end(&self) -> End {
         end_of(&self.growth, self.seconds_to_oom, self.seconds_to_job_end)

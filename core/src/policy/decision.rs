@@ -141,6 +141,8 @@ pub enum Objection {
         /// The horizon, in nanoseconds.
         horizon_ns: u64,
     },
+    /// The job ends as planned before the device is full.
+    JobEndsFirst,
     /// There is no forecast of when the device is full.
     NoForecast,
     /// The remedy did not help the last times.
@@ -222,6 +224,7 @@ const CLUSTER_SPENT: &str = "the budget of the cluster is spent; inspect the job
 const AWAY: &str = "an agent of the job is not connected: it is too early to";
 const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
+const JOB_ENDS_FIRST: &str = "the job ends as planned before memory is full";
 const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
 const NOT_BACK: &str = "the agents of the job are not back since the coordinator was started";
 const UNPROVED: &str = "the job has not proved this rank: not all its ranks are known, another \
@@ -234,7 +237,7 @@ impl Display for Objection {
             Self::NotCertain => formatter.write_str("it is not certain that the growth goes on"),
             Self::Failed => formatter.write_str("the launcher decides what follows a failure"),
             Self::NotSuited { kind, class } => {
-                write!(formatter, "to {} does not help against {}", kind.verb(), class.as_str())
+                write!(formatter, "{} do not help against {}", kind.plural(), class.as_str())
             }
             Self::NotOffered { kind } => write!(
                 formatter,
@@ -285,6 +288,7 @@ impl Display for Objection {
                 Duration(oom_in_ns),
                 Duration(horizon_ns)
             ),
+            Self::JobEndsFirst => formatter.write_str(JOB_ENDS_FIRST),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
             Self::Observed => {
                 formatter.write_str("whether the last action helped is not known yet")
@@ -308,7 +312,7 @@ fn refuser(kind: ActionKind) -> &'static str {
 fn cool_down(kind: ActionKind, left: Duration, is_dry_run: bool) -> String {
     let verb = kind.verb();
     match is_dry_run {
-        true => format!("the dry run decided to {verb} already; it decides again in {left}"),
+        true => format!("the dry run already decided to {verb}; it decides again in {left}"),
         false => format!("it is too early to {verb} again: {left} of cool-down left"),
     }
 }

@@ -71,6 +71,8 @@ pub struct Facts<'a> {
     pub restart: RestartAnswer,
     /// Time until the device is full, in nanoseconds; none when unknown.
     pub oom_in_ns: Option<u64>,
+    /// True if the job ends as planned before the device is full.
+    pub job_ends_first: bool,
     /// Memory already failed (an OOM, or retries).
     pub urgent: bool,
     /// What speaks against acting because of this incident at all.
@@ -304,6 +306,7 @@ fn too_early(rule: &Rule, facts: &Facts<'_>) -> Option<Objection> {
     }
     let horizon_ns = rule.horizon_ns;
     match facts.oom_in_ns {
+        _ if facts.job_ends_first => Some(Objection::JobEndsFirst),
         Some(oom_in_ns) if oom_in_ns <= horizon_ns => None,
         Some(oom_in_ns) => Some(Objection::BeyondHorizon { oom_in_ns, horizon_ns }),
         None => Some(Objection::NoForecast),

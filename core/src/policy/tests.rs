@@ -91,6 +91,7 @@ pub(super) fn leak() -> Facts<'static> {
         class: Class::Leak,
         restart: RestartAnswer::GivesBack,
         oom_in_ns: Some(10 * MINUTE),
+        job_ends_first: false,
         urgent: false,
         objection: None,
         ended: false,
@@ -125,6 +126,9 @@ fn one_decision() {
     check(on.clone(), leak(), true, false, reason);
     let would = "would restart: leak (inc-1), out of memory in 10 min";
     check(settings(Mode::DryRun), leak(), false, true, would);
+    let first = Facts { job_ends_first: true, ..leak() };
+    let why = "did nothing: the job ends as planned before memory is full";
+    check(on.clone(), first, false, false, why);
     let restart = RestartAnswer::NeededAgain;
     let pressure = Facts { class: Class::Pressure, restart, ..leak() };
     let why = "did nothing: a restart does not help against pressure";
@@ -167,7 +171,7 @@ fn a_dry_run_does_not_claim_that_a_restart_was_made() {
     let mut policy = Policy::new(settings(Mode::DryRun));
     let mut why = || policy.decide(MINUTE, &leak()).to_string();
     assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
-    let again = "did nothing: the dry run decided to restart already; it decides again in 30 min";
+    let again = "did nothing: the dry run already decided to restart; it decides again in 30 min";
     assert_eq!(why(), again);
 }
 
@@ -389,7 +393,7 @@ fn remedies_are_tried_mildest_first_and_never_again_after_two_failures() {
 #[test]
 fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
     let act = "it is too early to collect garbage again: 30 s of cool-down left";
-    let dry_run = "the dry run decided to collect garbage already; it decides again in 30 s";
+    let dry_run = "the dry run already decided to collect garbage; it decides again in 30 s";
     for (mode, why) in [(Mode::Act, act), (Mode::DryRun, dry_run)] {
         let mut policy = Policy::new(settings(mode));
         let mut decide = |second: u64| {
@@ -481,7 +485,7 @@ fn an_unsuitable_remedy_is_skipped() {
     let reasons: Vec<Option<String>> =
         explained.remedies.iter().map(|(_, why)| why.as_ref().map(ToString::to_string)).collect();
     let offer = "not all ranks were started with `memtape run --actions gc`".to_string();
-    let suits = "to empty the cache does not help against leak".to_string();
+    let suits = "emptied caches do not help against leak".to_string();
     assert_eq!(reasons, [Some(offer), Some(suits), None]);
     assert_eq!(explained.decision.to_string(), restart);
 }

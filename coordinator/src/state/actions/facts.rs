@@ -78,6 +78,7 @@ impl Actions {
             class: incident.class(),
             restart: diagnosis.map_or(RestartAnswer::Unknown, |known| known.restart.answer),
             oom_in_ns: incident.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
+            job_ends_first: incident.job_ends_first(),
             urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
             objection: incident.objection(),
             ended: jobs.is_over(own, incident.serial),

@@ -48,6 +48,7 @@ fn decided(actions: &Actions, job: &str, uid: u32) -> String {
         class: Class::Leak,
         restart: RestartAnswer::GivesBack,
         oom_in_ns: None,
+        job_ends_first: false,
         urgent: true,
         objection: None,
         ended: false,
