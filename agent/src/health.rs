@@ -127,7 +127,7 @@ impl Health {
         let help = "1 while a coordinator is connected";
         family("memtape_agent_connected", "gauge", help, &[("", connected)]);
         let ends: Vec<_> = ends_unix.iter().map(|ends| ("", ends.as_secs())).collect();
-        let help = "End of the own certificate, as Unix time";
+        let help = "Unix time at which the certificate of this program expires";
         family("memtape_certificate_end_timestamp_seconds", "gauge", help, &ends);
         let help = "Times that the coordinator had another store than before";
         let changes = [("", self.store_changes)];

@@ -233,7 +233,7 @@ impl Config {
             ),
             (
                 restarts && targets.is_empty() && self.restart.signal.is_none(),
-                "restarts are to be made, but no target is configured: name one, such as \
+                "the policy restarts jobs, but no restart target is set: name one, such as \
                  --restart-signal SIGTERM, or leave `restart` out of the remedies of a policy file",
             ),
             (

@@ -143,7 +143,7 @@ fn with_memory(config: Config) -> (Arc<Config>, Division) {
         ranks_max = memory.ranks_max(),
         connections_max = memory.connections_max(),
         snapshot_bytes_max = memory.snapshot_bytes_max(),
-        "as many ranks, connections and bytes of a snapshot as the memory has room for"
+        "limits set by the memory"
     );
     (Arc::new(config), memory)
 }
@@ -158,7 +158,7 @@ fn log_policy(restart: &RestartConfig) {
         rules_that_act = policy.rules.iter().filter(acts).count(),
         keep_out = policy.keep_out.as_str(),
         targets = targets.into_iter().collect::<Vec<_>>().join(","),
-        "what may be done about incidents"
+        "the policy is loaded"
     );
 }
 

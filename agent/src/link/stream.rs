@@ -119,9 +119,7 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
         let ended = tls.as_ref().and_then(|tls| tls.ended());
         if logged.replace(ended.is_some()) != Some(ended.is_some()) {
             let why = ended.map_or(end.why, |ended| ended.to_string());
-            tracing::warn!(
-                "coordinator {coordinator} is not connected ({why}): trying until it is"
-            );
+            tracing::warn!("coordinator {coordinator} is not connected ({why}); retrying");
         }
         let wait = backoff(failures, RandomState::new().build_hasher().finish());
         failures = failures.saturating_add(1);

@@ -295,7 +295,11 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             named("limit", &expired),
         ),
         counter("memtape_snapshots", "Snapshots of captures stored", one(count(Count::Snapshots))),
-        counter("memtape_snapshot_bytes", "Bytes of those", one(count(Count::SnapshotBytes))),
+        counter(
+            "memtape_snapshot_bytes",
+            "Bytes of stored snapshots",
+            one(count(Count::SnapshotBytes)),
+        ),
         counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
     ]
 }
@@ -339,7 +343,7 @@ fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
     vec![
         gauge(
             "memtape_certificate_end_timestamp_seconds",
-            "End of the own certificate, as Unix time",
+            "Unix time at which the certificate of this program expires",
             ends.into_iter().collect(),
         ),
         single("memtape_upload_bytes", "Snapshots in memory", uploads),
@@ -422,7 +426,7 @@ fn store_families(store: &Store) -> Vec<Family> {
         ),
         counter(
             "memtape_store_expired_bytes",
-            "Bytes of those",
+            "Bytes of expired step records",
             count(&health.steps_expired_bytes),
         ),
         counter(

@@ -28,7 +28,7 @@ fn the_log_has_the_policy_at_the_start() {
     command.args(["--restart-command", "true", "--policy"]).arg(policy);
     let mut coordinator =
         Process::start(command.arg("--data-dir").arg(scratch.path().join("data")));
-    let line = coordinator.line_with("what may be done about incidents", PATIENCE);
+    let line = coordinator.line_with("the policy is loaded", PATIENCE);
     for part in [
         "default_mode=\"dry-run\"",
         "rules=1",

@@ -130,12 +130,12 @@ fn host_families(view: &MetricsView) -> Vec<Family> {
         ),
         gauge(
             "memtape_rank_cgroup_limit_bytes",
-            "Its limit",
+            "Limit of the memory of the rank's cgroup",
             of_ranks(view, "", &|rank| vec![("", cgroup(rank).limit_bytes)]),
         ),
         counter(
             "memtape_rank_cgroup_events",
-            "What has happened in it since it was made",
+            "Events of the rank's cgroup since it was made",
             of_ranks(view, "event", &|rank| {
                 vec![
                     ("high", cgroup(rank).highs),
@@ -170,7 +170,7 @@ fn device_families(view: &MetricsView) -> Vec<Family> {
             of_devices(view, &|device| vec![("", device.others)]),
         ),
         gauge(
-            "memtape_rank_memory_floor_bytes",
+            "memtape_rank_memory_step_min_bytes",
             "Lowest allocated bytes during the last finished step",
             of_devices(view, &|device| vec![("", device.floor)]),
         ),

@@ -12,7 +12,6 @@ use super::sentence::parts;
 use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::SUSPECTS_MAX;
 use crate::diagnosis::evidence::account::{Measure, signed, unsigned};
-use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines, share_of};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::evidence::outside::Outside;
@@ -233,7 +232,7 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
             count => format!("the same stacks grew by {peers} on the median of {count} peers"),
         });
     }
-    evidence.extend(births(case, class, line));
+    evidence.extend(births(case, line));
     let share = percent(case.share_ppm(line.net_grown));
     evidence.push(format!("this line explains {share} of the growth"));
     if case.passing > 0 {
@@ -263,7 +262,7 @@ fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
     inside.copied().find(|frame| crate::snapshot::frames::is_library_frame(frame))
 }
 
-fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
+fn births(case: &Case<'_>, line: &Line<'_>) -> Option<String> {
     let (first, last) = (line.births.first()?, line.births.last()?);
     let generations = line.births.count();
     let blocks = count(line.blocks);
@@ -279,11 +278,8 @@ fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
     let range = if is_numbered { format!(", {first} to {last}") } else { String::new() };
     let every = line.births.every_steps(case.born_since).filter(|&every| every > 2);
     let every = every.map_or(String::new(), |every| format!(", about every {every} steps"));
-    let is_replaced = case.age_profile(line) == AgeProfile::Replaced;
-    let stay = class == Class::Leak && !is_replaced;
-    let meaning = if stay { ": blocks of every age stay" } else { "" };
     let born = format!("were allocated in {generations} distinct steps");
-    Some(format!("its {blocks} live blocks {born}{range}{every}{meaning}"))
+    Some(format!("its {blocks} live blocks {born}{range}{every}"))
 }
 
 /// Doubts: what the comparison lacks.

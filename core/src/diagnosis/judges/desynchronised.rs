@@ -25,8 +25,8 @@ fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
         )
         .excluded_by(
             (leaks && group.is_some()).then_some(true),
-            "blocks of every age stay up to the step of the snapshot, which a rank that waits does \
-             not do",
+            "its live blocks were allocated in steps up to that of the snapshot, and a rank that \
+             waits allocates none",
             "",
         )
 }
