@@ -261,13 +261,7 @@ async fn a_new_coordinator_decides_when_the_agents_are_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = acting(dir.path());
-    config.restart.policy.rest.always = true;
-    let running = start(config).await;
-    let mut agent = Agent::attach(&running, "node-a").await;
-    announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;
-    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
-    let (step, request) = train_until_asked(&running, &mut agent, &JOB, step).await;
+    let (running, mut agent, step, request) = until_checkpoint(dir.path()).await;
     assert_eq!(request.remedy(), v1::Remedy::Checkpoint);
     agent.answer_remedy(&JOB, 0..4, &request, Armed).await;
     agent.train(&JOB, step + 1..=request.step).await;
@@ -277,12 +271,7 @@ async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
     assert_eq!(signal.remedy(), v1::Remedy::Signal);
     assert_eq!(signal.signal(), v1::RemedySignal::Term);
     agent.answer_remedy(&JOB, 0..4, &signal, Signalled).await;
-    let is_done = |answer: &Value| {
-        let restart = of_decision(answer, "restart");
-        restart.iter().any(|action| action["outcome"] == "SIGTERM: done on 4 of 4 ranks")
-    };
-    let answer = running.wait("/api/v1/actions", is_done).await;
-    let restart = of_decision(&answer, "restart")[0];
+    let restart = &signalled(&running).await;
     let said = format!("checkpoint at step {}, done on 4 of 4 ranks", request.step);
     assert_eq!((&restart["checkpoint"], &restart["kind"]), (&json!(said), &json!("signal")));
     running.stop().await;
@@ -319,13 +308,16 @@ async fn until_checkpoint(dir: &Path) -> (Running, Agent, u64, v1::RemedyRequest
     (running, agent, step, call)
 }
 
-async fn is_signalled(running: &Running) {
+/// The only restart, once it has signalled all ranks.
+async fn signalled(running: &Running) -> Value {
     let is_done = |answer: &Value| {
         let restart = of_decision(answer, "restart");
         restart.iter().any(|action| action["outcome"] == "SIGTERM: done on 4 of 4 ranks")
     };
     let answer = running.wait("/api/v1/actions", is_done).await;
-    assert_eq!(of_decision(&answer, "restart").len(), 1, "{answer:#}");
+    let restarts = of_decision(&answer, "restart");
+    assert_eq!(restarts.len(), 1, "{answer:#}");
+    restarts[0].clone()
 }
 
 /// The call is repeated under its name, and the restart goes on from there.
@@ -349,7 +341,7 @@ async fn a_new_coordinator_repeats_the_call_for_a_checkpoint() {
     let (again, mut agent) = killed(again, dir.path(), "again").await;
     assert_eq!(agent.remedy_asked().await, signal);
     agent.answer_remedy(&JOB, 0..4, &signal, Signalled).await;
-    is_signalled(&again).await;
+    signalled(&again).await;
     again.stop().await;
 }
 

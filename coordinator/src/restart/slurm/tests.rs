@@ -77,12 +77,12 @@ fn order(job: &str, node: &str) -> Order {
     Order { slurm_job, node, owner_uid, wall_ns, ..Order::default() }
 }
 
-fn asked(folder: &Path) -> String {
+pub(super) fn asked(folder: &Path) -> String {
     fs::read_to_string(folder.join("asked")).unwrap_or_default()
 }
 
 #[track_caller]
-fn check_refused(outcome: &Outcome, why: &str) {
+pub(super) fn check_refused(outcome: &Outcome, why: &str) {
     assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
     assert!(outcome.to_string().contains(why), "{outcome} has no {why:?}");
     assert_eq!(outcome.to_string().lines().count(), 1, "{outcome}");

@@ -68,7 +68,7 @@ impl Left {
         waited_ns >= TAKE_UP_SECONDS_MAX * 1_000_000_000
             || living_ranks(attempt).all(|(_, rank)| {
                 let node = jobs.node(&rank.record.node);
-                rank.presence == Presence::Here && node.is_some_and(|node| node.has_reported_ends)
+                rank.presence == Presence::Here && node.is_some_and(|node| node.reports > 1)
             })
     }
 }

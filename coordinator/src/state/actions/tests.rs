@@ -7,6 +7,9 @@ use memtape_core::policy::{Facts, Reach, Settings};
 use memtape_core::tape::mailbox::Offers;
 
 use super::*;
+use crate::state::jobs::ownership::tests::owned;
+use crate::state::jobs::tests::limits;
+use crate::state::messages::{Hello, Report};
 use memtape_simulated_disk::SimulatedDisk;
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -151,4 +154,20 @@ fn a_flood_of_decisions_forgets_no_restart() {
     let mut actions = restored(records.collect());
     actions.make_room(&mut Context::new(NOW));
     assert_eq!(actions.iter().filter(|known| known.job == "quiet").count(), 9);
+}
+
+/// An agent announces a rank that has ended before it reports the end.
+#[test]
+fn an_action_goes_on_once_agents_have_reported_the_ends_that_they_knew() {
+    let (left, mut jobs, now) = (taking_up::Left::default(), Jobs::new(limits()), Now::default());
+    jobs.announce(now, "a", owned("t", "job", 0, 1)).unwrap();
+    // The agent opens one stream after another.
+    for _ in 0..2 {
+        jobs.attach(now, Hello { node: "a".to_string(), ..Hello::default() });
+        let is_back = [(); 3].map(|()| {
+            jobs.report(&mut Context::new(now), "a", Report::default(), None);
+            left.are_agents_back(now, &jobs, 0)
+        });
+        assert_eq!(is_back, [false, true, true]);
+    }
 }

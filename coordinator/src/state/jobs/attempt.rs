@@ -99,10 +99,9 @@ pub(crate) struct Node {
     pub(crate) last_report_wall_ns: i64,
     /// Time of the last report, or of the begin of the present stream.
     pub(crate) reported_ns: u64,
-    /// True if a report came on the present stream: all tapes of the node are announced.
-    pub(crate) has_reported: bool,
-    /// True if a further one came: the ends that the agent knew at first, too.
-    pub(crate) has_reported_ends: bool,
+    /// Reports on the present stream. The agent announces all tapes before the first, and the ends
+    /// that it knew before the second.
+    pub(crate) reports: u64,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
     /// The agent's last report of its spool.

@@ -91,7 +91,7 @@ impl Jobs {
         let node = self.nodes.entry(hello.node).or_default();
         node.boot_id = hello.boot_id;
         node.version = hello.version;
-        (node.is_connected, node.has_reported, node.has_reported_ends) = (true, false, false);
+        (node.is_connected, node.reports) = (true, 0);
         (node.heard_ns, node.reported_ns) = (now.mono_ns, now.mono_ns);
     }
 
@@ -196,8 +196,8 @@ impl Jobs {
                 tracing::warn!(node = ?name, ranks, "ranks of a report are left out: {why}");
             }
         }
-        node.has_reported_ends = std::mem::replace(&mut node.has_reported, true);
-        let is_first = !node.has_reported_ends;
+        node.reports += 1;
+        let is_first = node.reports == 1;
         let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
         let mut shares = Shares::new();
         let mut is_unknown = false;

@@ -1,13 +1,12 @@
 //! Drains with stand-ins for Slurm's programs.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use memtape_core::action::Outcome;
 
 use super::*;
-use crate::restart::slurm::tests::{CLUSTER, POLL, printed, program};
+use crate::restart::slurm::tests::{CLUSTER, POLL, asked, check_refused, printed, program};
 
 /// Prints the lines of the file `nodes` for one node, or the drained ones. After a query of one
 /// node the file `late`, a script of `sed`, changes the file.
@@ -57,16 +56,6 @@ fn stand_ins(scontrol: &str) -> (tempfile::TempDir, Drain) {
 
 fn order(node: &str, action: &str) -> Order {
     Order { node: node.to_string(), action: action.to_string(), ..Order::default() }
-}
-
-fn asked(folder: &Path) -> String {
-    fs::read_to_string(folder.join("asked")).unwrap_or_default()
-}
-
-#[track_caller]
-fn check_refused(outcome: &Outcome, why: &str) {
-    assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
-    assert!(outcome.to_string().contains(why), "{outcome} has no {why:?}");
 }
 
 #[tokio::test]
