@@ -3,6 +3,7 @@
 //! Core defines the verdict ([`memtape_core::action`]); this file supplies the state of jobs and
 //! stores observations. Times are of the store's clock, which stands while no coordinator runs.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 use memtape_core::action::{self, Action, Ended, LineSeen, Measure, Memory};
@@ -22,10 +23,11 @@ use memtape_store::records::StepRecord;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A job, as an observation sees it.
-struct Observed<'a> {
+/// A job, as an observation sees it, and the attempts that are its own.
+struct Observed<'a, F> {
     jobs: &'a Jobs,
     job: &'a str,
+    own: LazyCell<BTreeSet<u32>, F>,
 }
 
 impl Actions {
@@ -38,10 +40,10 @@ impl Actions {
         let key = |action: &Action| (action.incident_id.clone(), action.wall_ns);
         let mut counted: BTreeSet<(String, i64)> =
             self.actions.iter().filter(|action| saved(action).is_some()).map(key).collect();
-        for action in self.actions.iter_mut().filter(|action| action.verdict.is_none()) {
-            let before = action.observation.clone();
-            let job = Observed { jobs, job: &action.job.clone() };
-            action.look(now_ns, &job);
+        for action in self.actions.iter_mut().filter(|action| action.is_observed()) {
+            let (before, job) = (action.observation.clone(), action.job.clone());
+            let own = LazyCell::new(|| jobs.own(&job));
+            action.look(now_ns, &Observed { jobs, job: &job, own });
             if let Some(verdict) = &action.verdict {
                 let (target, kind) = (action.target, verdict.into());
                 context.push(Effect::Prove { target, verdict: kind });
@@ -64,9 +66,9 @@ impl Actions {
     }
 }
 
-impl action::Job for Observed<'_> {
+impl<F: FnOnce() -> BTreeSet<u32>> action::Job for Observed<'_, F> {
     fn is_over(&self, serial: u32) -> bool {
-        self.jobs.is_over(&self.jobs.own(self.job), serial)
+        self.jobs.is_over(&self.own, serial)
     }
 
     fn attempt(&self, serial: u32, of: Subject<'_>) -> Option<Seen> {
@@ -87,8 +89,7 @@ impl action::Job for Observed<'_> {
         // An attempt that was forgotten is older than all that are known.
         let next = serials.iter().position(|known| *known == serial).map_or(0, |at| at + 1);
         let mut later = serials.get(next..)?.iter().copied();
-        let own = self.jobs.own(self.job);
-        self.attempt(later.find(|later| self.jobs.is_replaced(&own, serial, *later))?, of)
+        self.attempt(later.find(|later| self.jobs.is_replaced(&self.own, serial, *later))?, of)
     }
 }
 
