@@ -30,7 +30,7 @@ use crate::state::effects::{
 };
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
-use crate::state::jobs::reports::AgentRefused;
+use crate::state::jobs::agents::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;

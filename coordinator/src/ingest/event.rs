@@ -11,7 +11,7 @@ use crate::ingest::streams::{StreamId, ToAgent};
 use crate::quota::Permit;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::effects::{CaptureReply, Share, WorkDone};
-use crate::state::jobs::reports::AgentRefused;
+use crate::state::jobs::agents::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::view::View;
 

@@ -41,7 +41,7 @@ use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::quota::{MESSAGE_BYTES_MAX, NodePermit, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
-use crate::state::jobs::reports::AgentRefused;
+use crate::state::jobs::agents::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
 use memtape_disk::clock;
 

@@ -245,9 +245,7 @@ impl Rank {
             Some(self.failures())
         }
     }
-}
 
-impl Rank {
     /// Was it here when its agent was last connected?
     pub(super) fn is_away(&self) -> bool {
         self.presence == Presence::Unknown && self.record.end.is_none()
@@ -322,8 +320,7 @@ mod tests {
         let is_death = |of| matches!(of, Effect::RankFailed { serial: 1, .. });
         assert!(std::iter::from_fn(|| context.pop()).any(is_death));
         // The agent reconnects, and knows one tape no longer.
-        let (node, boot_id, version) = ("a".to_string(), String::new(), String::new());
-        jobs.attach(Now::default(), Hello { node, boot_id, version });
+        jobs.attach(Now::default(), Hello { node: "a".to_string(), ..Hello::default() });
         jobs.node_lost(Now::default(), "a");
         for number in [0, 2] {
             jobs.rank_up(&mut context, "a", up(number, 9), None);

@@ -11,8 +11,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
+use crate::state::jobs::agents::AgentRefused;
 use crate::state::jobs::ownership::tests::owned;
-use crate::state::jobs::reports::AgentRefused;
 use crate::state::jobs::tests::limits;
 use crate::state::messages::{Hello, RankReport, Report};
 
@@ -100,8 +100,7 @@ fn a_node_causes_a_bounded_number_of_log_lines() {
 }
 
 fn hello(node: &str) -> Hello {
-    let (boot_id, version) = (String::new(), String::new());
-    Hello { node: node.to_string(), boot_id, version }
+    Hello { node: node.to_string(), ..Hello::default() }
 }
 
 /// A user's tapes beyond the bound break the stream of the node only rarely.

@@ -1,8 +1,8 @@
 //! Jobs, their attempts, the ranks of each, and the nodes.
 //!
-//! [`Jobs`] alone changes them: `reports.rs` applies reports of agents, `restore.rs` reads them
-//! back from the store. Others read them, and drive an attempt's capture machine through
-//! [`Jobs::machine`]. Captures, incidents and streams are kept elsewhere.
+//! [`Jobs`] alone changes them: `agents.rs` admits agents, `reports.rs` applies their reports,
+//! `restore.rs` reads all back from the store. Others read them, and drive an attempt's capture
+//! machine through [`Jobs::machine`]. Captures, incidents and streams are kept elsewhere.
 //!
 //! Launchers number attempts, but not always: a job that is started again under the same name and
 //! number shows itself by a rank that comes with another tape. Then a new attempt begins, with an
@@ -32,6 +32,7 @@ use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{AttemptRecord, End, RankRecord};
 
+pub(crate) mod agents;
 pub(crate) mod attempt;
 pub(crate) mod censuses;
 pub(crate) mod detectors;
@@ -430,53 +431,6 @@ impl Jobs {
             self.tapes.remove(&rank.record.tape_id);
         }
         Some(attempt)
-    }
-
-    /// Forgets the node with the oldest report among the nodes without a stream and without ranks.
-    fn forget_a_node(&mut self) {
-        let is_idle =
-            |name: &str, node: &Node| !node.is_connected && self.holdings.of(name).ranks == 0;
-        let idle = self.nodes.iter().filter(|(name, node)| is_idle(name, node));
-        let oldest = idle.min_by_key(|(_, node)| node.heard_ns).map(|(name, _)| name.clone());
-        if let Some(name) = oldest {
-            self.nodes.remove(&name);
-        }
-    }
-
-    /// Handles the close of a node's stream: whether its ranks live is unknown from now on.
-    pub(crate) fn node_lost(&mut self, now: Now, node: &str) {
-        if let Some(known) = self.nodes.get_mut(node) {
-            known.is_connected = false;
-        }
-        for (serial, numbers) in self.holdings.attempts_on(node) {
-            let Some(attempt) = self.attempts.get_mut(&serial) else { continue };
-            attempt.captures.agent_lost(now.mono_ns, node);
-            for number in numbers {
-                let rank = attempt.ranks.get_mut(number);
-                if let Some(rank) = rank.filter(|rank| rank.presence == Presence::Here) {
-                    rank.presence = Presence::Unknown;
-                    self.touched.insert(serial);
-                }
-            }
-        }
-    }
-
-    /// A node's agent has announced all its tapes: ranks of the node that are still unknown have
-    /// lost their tapes, and open parts of captures are requested again.
-    fn node_announced_all(&mut self, now: Now, node: &str) -> Vec<String> {
-        let mut vanished = Vec::new();
-        for (serial, numbers) in self.holdings.attempts_on(node) {
-            let Some(attempt) = self.attempts.get_mut(&serial) else { continue };
-            let ranks = numbers.iter().filter_map(|number| attempt.ranks.get(number));
-            let away = ranks.filter(|rank| rank.is_away());
-            vanished.extend(away.map(|rank| rank.record.tape_id.clone()));
-            attempt.captures.agent_back(now.mono_ns, node);
-            // Without a capture in flight there is nothing to ask for.
-            if attempt.captures.poll_timeout().is_some() {
-                self.touched.insert(serial);
-            }
-        }
-        vanished
     }
 }
 

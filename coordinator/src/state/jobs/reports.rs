@@ -2,13 +2,11 @@
 //!
 //! A tape's own node may report about it, no other. Streams and captures are not known here.
 
-use std::net::SocketAddr;
-
 use memtape_core::capture::{Part, Reason};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::identity::owner::Owner;
 use memtape_core::incident::{Failure, FailureKind};
-use memtape_core::limits::{NODES_MAX, TAPES_PER_NODE_MAX};
+use memtape_core::limits::TAPES_PER_NODE_MAX;
 use memtape_core::rates::{HolderRates, Rates};
 use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
@@ -21,21 +19,13 @@ use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
 use crate::state::jobs::shares::{Held, Holdings};
-use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report};
+use crate::state::messages::{RankEnd, RankReport, RankUp, Report};
 use crate::step_rates::thin;
 use memtape_disk::clock::Now;
 use memtape_store::Changes;
 use memtape_store::records::{End, SeriesKey, StepRecord, Totals};
 
 mod claims;
-
-/// Another agent under the same name is taken for a mistake while the first one was heard within
-/// this time; a rebooted node comes back later.
-const NAME_HELD_NS: u64 = 5_000_000_000;
-
-/// Streams of one node that replace each other within [`REPLACED_NS`]: this many are two agents.
-const REPLACED_MAX: u32 = 4;
-const REPLACED_NS: u64 = 60_000_000_000;
 
 /// Time between two requests to the agent of a node to announce everything again. It doubles as
 /// long as the agent still reports unknown tapes: the tapes may exceed a bound.
@@ -46,87 +36,7 @@ const ASK_AGAIN_NS_MAX: u64 = 600_000_000_000;
 /// of all its users.
 const NOT_TAKEN_NS: u64 = 600_000_000_000;
 
-/// Why an agent is refused.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(crate) enum AgentRefused {
-    #[error("there are more than {NODES_MAX} nodes")]
-    TooMany,
-    #[error("the agents of node {0:?} open streams too often: come back in a second")]
-    TooOften(String),
-    #[error("another agent is connected as node {0:?}: give one of them another --node")]
-    NameTaken(String),
-    #[error("another agent, at {1}, connected as node {0:?}: give one of them another --node")]
-    Replaced(String, SocketAddr),
-}
-
 impl Jobs {
-    /// Admits an agent's node within the bound and its rate of streams, if its name is free.
-    ///
-    /// # Errors
-    /// Why the agent is refused.
-    pub(crate) fn admit(&mut self, now: Now, hello: &Hello) -> Result<(), AgentRefused> {
-        let name = &hello.node;
-        if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(name) {
-            self.forget_a_node();
-            if self.nodes.len() >= NODES_MAX {
-                return Err(AgentRefused::TooMany);
-            }
-        }
-        let is_held = |node: &Node| {
-            let is_other = node.is_connected && node.boot_id != hello.boot_id;
-            is_other && now.mono_ns.saturating_sub(node.heard_ns) < NAME_HELD_NS
-        };
-        if self.nodes.get(name).is_some_and(is_held) {
-            return Err(AgentRefused::NameTaken(name.clone()));
-        }
-        let permit = self.streams.take(now.mono_ns, number(name));
-        permit.map_err(|_| AgentRefused::TooOften(name.clone()))
-    }
-
-    /// The agent of a node opened a stream.
-    pub(crate) fn attach(&mut self, now: Now, hello: Hello) {
-        if self.is_stream_logged(now, &hello.node) {
-            tracing::info!(node = ?hello.node, version = ?hello.version, "agent connected");
-        }
-        let node = self.nodes.entry(hello.node).or_default();
-        node.boot_id = hello.boot_id;
-        node.version = hello.version;
-        (node.is_connected, node.reports) = (true, 0);
-        (node.heard_ns, node.reported_ns) = (now.mono_ns, now.mono_ns);
-    }
-
-    /// Is an event of a node's streams worth a line in the log?
-    pub(crate) fn is_stream_logged(&mut self, now: Now, node: &str) -> bool {
-        self.streams_logged.take(now.mono_ns, number(node)).is_ok()
-    }
-
-    /// A stream replaced another that was alive. An agent that lost its connection causes that now
-    /// and then; two agents of one name replace each other for ever, and learn why.
-    pub(crate) fn replaced(
-        &mut self,
-        now: Now,
-        name: &str,
-        by: SocketAddr,
-    ) -> Option<AgentRefused> {
-        let (count, since_ns) = &mut self.nodes.get_mut(name)?.replaced;
-        if now.mono_ns.saturating_sub(*since_ns) > REPLACED_NS {
-            (*count, *since_ns) = (0, now.mono_ns);
-        }
-        *count += 1;
-        let why = AgentRefused::Replaced(name.to_string(), by);
-        if *count == REPLACED_MAX {
-            tracing::warn!(node = ?name, "connections of a node replace each other: {why}");
-        }
-        (*count >= REPLACED_MAX).then_some(why)
-    }
-
-    /// Notes that the agent of a node sent a message.
-    pub(crate) fn heard(&mut self, now: Now, node: &str) {
-        if let Some(node) = self.nodes.get_mut(node) {
-            node.heard_ns = now.mono_ns;
-        }
-    }
-
     /// Takes the announcement of a tape.
     pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
@@ -249,8 +159,22 @@ impl Jobs {
         at_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < NOT_TAKEN_NS)
     }
 
+    /// A node's agent has announced all its tapes: ranks of the node that are still unknown have
+    /// lost their tapes, and open parts of captures are requested again.
     fn announced_all(&mut self, context: &mut Context, name: &str) {
-        for tape_id in self.node_announced_all(context.now, name) {
+        let mut vanished = Vec::new();
+        for (serial, numbers) in self.holdings.attempts_on(name) {
+            let Some(attempt) = self.attempts.get_mut(&serial) else { continue };
+            let ranks = numbers.iter().filter_map(|number| attempt.ranks.get(number));
+            let away = ranks.filter(|rank| rank.is_away());
+            vanished.extend(away.map(|rank| rank.record.tape_id.clone()));
+            attempt.captures.agent_back(context.now.mono_ns, name);
+            // Without a capture in flight there is nothing to ask for.
+            if attempt.captures.poll_timeout().is_some() {
+                self.touched.insert(serial);
+            }
+        }
+        for tape_id in vanished {
             let detail = "its agent no longer knows its tape".to_string();
             let (exit_status, wall_ns) = (None, context.now.wall_ns);
             let end = RankEnd { end: End::Unknown, exit_status, detail, wall_ns, step: 0 };
@@ -422,6 +346,17 @@ impl Jobs {
         true
     }
 
+    /// All deaths of all attempts. Those of an attempt are one incident's.
+    pub(crate) fn deaths(&self) -> Vec<(u32, Failure)> {
+        let of_attempt = |(&serial, attempt): (&u32, &Attempt)| {
+            let ranks = attempt.world();
+            let deaths: Vec<Failure> =
+                attempt.ranks.values().filter_map(|rank| rank.death(ranks)).collect();
+            deaths.into_iter().map(move |death| (serial, death))
+        };
+        self.attempts.iter().flat_map(of_attempt).collect()
+    }
+
     /// Attempt and rank of a tape, if it is on this node.
     pub(crate) fn tape_on(
         &self,
@@ -502,9 +437,7 @@ impl Node {
             );
         }
     }
-}
 
-impl Node {
     /// Counts the tapes that the agent has refused since its last report, as `note_spool` does.
     fn note_refused(
         &mut self,
@@ -527,19 +460,6 @@ impl Node {
             }
             context.push(Effect::Lose(loss, now - before));
         }
-    }
-}
-
-impl Jobs {
-    /// All deaths of all attempts. Those of an attempt are one incident's.
-    pub(crate) fn deaths(&self) -> Vec<(u32, Failure)> {
-        let of_attempt = |(&serial, attempt): (&u32, &Attempt)| {
-            let ranks = attempt.world();
-            let deaths: Vec<Failure> =
-                attempt.ranks.values().filter_map(|rank| rank.death(ranks)).collect();
-            deaths.into_iter().map(move |death| (serial, death))
-        };
-        self.attempts.iter().flat_map(of_attempt).collect()
     }
 }
 
