@@ -278,11 +278,7 @@ async fn a_restart_waits_for_its_capture_and_its_checkpoint() {
 }
 
 /// A coordinator that goes on with the store as it is now, after a kill, with the agent of the
-/// ranks.
-async fn killed(running: Running, dir: &Path, name: &str) -> (Running, Agent) {
-    go_on(running, dir, name, Mode::Act).await
-}
-
+/// ranks, which has reported that it knows no ends.
 async fn go_on(running: Running, dir: &Path, name: &str, mode: Mode) -> (Running, Agent) {
     copy_store(&dir.join("data"), &dir.join(name));
     running.stop().await;
@@ -291,8 +287,10 @@ async fn go_on(running: Running, dir: &Path, name: &str, mode: Mode) -> (Running
     config.restart.policy.rest.mode = mode;
     config.data_dir = dir.join(name);
     let again = start(config).await;
-    let agent = Agent::attach(&again, "node-a").await;
+    let mut agent = Agent::attach(&again, "node-a").await;
     announce(&agent, &[v1::Remedy::Checkpoint, v1::Remedy::Signal]).await;
+    agent.report(Vec::new()).await;
+    agent.report(Vec::new()).await;
     (again, agent)
 }
 
@@ -326,7 +324,7 @@ async fn a_new_coordinator_repeats_the_call_for_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let (running, agent, step, call) = until_checkpoint(dir.path()).await;
     agent.answer_remedy(&JOB, 0..4, &call, Armed).await;
-    let (again, mut agent) = killed(running, dir.path(), "killed").await;
+    let (again, mut agent) = go_on(running, dir.path(), "killed", Mode::Act).await;
     assert_eq!(agent.remedy_asked().await, call);
     agent.answer_remedy(&JOB, 0..4, &call, Armed).await;
     agent.train(&JOB, step + 1..=call.step).await;
@@ -338,7 +336,7 @@ async fn a_new_coordinator_repeats_the_call_for_a_checkpoint() {
     let data = dir.path().join("data");
     std::fs::remove_dir_all(&data).unwrap();
     copy_store(&dir.path().join("killed"), &data);
-    let (again, mut agent) = killed(again, dir.path(), "again").await;
+    let (again, mut agent) = go_on(again, dir.path(), "again", Mode::Act).await;
     assert_eq!(agent.remedy_asked().await, signal);
     agent.answer_remedy(&JOB, 0..4, &signal, Signalled).await;
     signalled(&again).await;
