@@ -288,7 +288,7 @@ fn page(
             said("ok", (!is_alive).then_some(Unready::Stuck))
         }
         "/readyz" => {
-            let ended = tls.and_then(|tls| tls.ended());
+            let ended = tls.and_then(|tls| tls.invalid());
             said("ready", published.lock().0.unready(now_ns, ended))
         }
         "/metrics" => {

@@ -78,7 +78,7 @@ impl Client {
             .build()
             .context("cannot make an HTTP client")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let ended = credentials.tls.as_ref().and_then(ClientTls::ended);
+        let ended = credentials.tls.as_ref().and_then(ClientTls::invalid);
         Ok(Self { base: base.to_string(), ended, http, runtime })
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::time::ASN1Time;
 
 /// Names in one certificate. One with more has none: a refusal has to see each of them.
 const NAMES_MAX: usize = 64;
@@ -21,6 +22,8 @@ const NAME_BYTES_MAX: usize = 512;
 pub struct Named {
     /// All names, each with its kind.
     pub names: Vec<String>,
+    /// Begin of its time, since the Unix epoch.
+    pub begins_unix: Duration,
     /// End of its time, since the Unix epoch.
     pub ends_unix: Duration,
 }
@@ -42,8 +45,17 @@ pub fn named(certificate: &CertificateDer<'_>) -> Named {
     if general.len() > NAMES_MAX {
         names.clear();
     }
-    let ends_unix = u64::try_from(read.validity().not_after.timestamp()).unwrap_or(0);
-    Named { names, ends_unix: Duration::from_secs(ends_unix) }
+    let unix = |of: ASN1Time| Duration::from_secs(of.timestamp().try_into().unwrap_or(0));
+    let (begins_unix, ends_unix) =
+        (unix(read.validity().not_before), unix(read.validity().not_after));
+    Named { names, begins_unix, ends_unix }
+}
+
+/// Minute of a time since the Unix epoch, in words; empty for one that no certificate can have.
+pub fn minute(unix: Duration) -> String {
+    let time = i64::try_from(unix.as_secs()).ok().and_then(|it| ASN1Time::from_timestamp(it).ok());
+    let Some(time) = time.map(|time| time.to_datetime()) else { return String::new() };
+    format!("{} {:02}:{:02} UTC", time.date(), time.hour(), time.minute())
 }
 
 fn name(name: &GeneralName<'_>) -> Option<String> {

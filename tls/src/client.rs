@@ -4,15 +4,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
-use x509_parser::time::ASN1Time;
 
-use crate::folder::{Contents, Followed, Material, TlsError};
-use crate::steady::{self, SteadyTime};
+use crate::certificate::Named;
+use crate::folder::{Contents, Followed, Material, Owned, TlsError};
+use crate::steady::SteadyTime;
 
 /// TLS of a client: authorities, and a certificate if its folder has one.
 pub type ClientTls = Followed<Client>;
@@ -21,7 +20,7 @@ pub type ClientTls = Followed<Client>;
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
-    ends_unix: Option<Duration>,
+    own: Option<Named>,
 }
 
 impl ClientTls {
@@ -29,18 +28,11 @@ impl ClientTls {
     pub fn config(&self) -> ClientConfig {
         self.current().config.clone()
     }
+}
 
-    /// End of the time of its own certificate, since the Unix epoch; none without one.
-    pub fn ends_unix(&self) -> Option<Duration> {
-        self.current().ends_unix
-    }
-
-    /// The error of a certificate of its own that has ended.
-    pub fn ended(&self) -> Option<TlsError> {
-        let ends = self.ends_unix().filter(|ends| steady::now() >= *ends)?;
-        let date = ASN1Time::from_timestamp(ends.as_secs().try_into().ok()?).ok()?;
-        let date = date.to_datetime().date().to_string();
-        Some(TlsError::Ended(self.path().to_path_buf(), date))
+impl Owned for Client {
+    fn own(&self) -> Option<&Named> {
+        self.own.as_ref()
     }
 }
 
@@ -51,7 +43,7 @@ impl Contents for Client {
     fn read(folder: &Path) -> Result<(blake3::Hash, Self), TlsError> {
         let material = Material::read(folder)?;
         let unfit = |error: rustls::Error| TlsError::Unfit(folder.into(), error.to_string());
-        let ends_unix = material.own().map(|own| own.ends_unix);
+        let own = material.own();
         let provider = Arc::new(default_provider());
         let config = ClientConfig::builder_with_details(provider, Arc::new(SteadyTime))
             .with_safe_default_protocol_versions()
@@ -62,6 +54,6 @@ impl Contents for Client {
             None => config.with_no_client_auth(),
         };
         config.resumption = Resumption::disabled();
-        Ok((material.hash, Self { config, ends_unix }))
+        Ok((material.hash, Self { config, own }))
     }
 }

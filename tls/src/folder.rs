@@ -15,7 +15,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
-use crate::certificate::{Named, named};
+use crate::certificate::{Named, minute, named};
+use crate::steady;
 
 /// Time between two polls of a folder.
 pub const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -48,9 +49,12 @@ pub enum TlsError {
     /// Every user can read or write the file.
     #[error("every user reaches {0}: chmod 600, or chmod go-w where others may read it")]
     Open(PathBuf),
-    /// The certificate is no longer valid since this date.
+    /// The certificate is no longer valid since this minute.
     #[error("the certificate in {0} ended on {1}: issue a new one, as with `memtape tls issue`")]
     Ended(PathBuf, String),
+    /// The certificate is not valid before this minute.
+    #[error("the certificate in {0} is not valid before {1}: check this machine's clock")]
+    NotYet(PathBuf, String),
     /// Certificate, key and authorities do not fit each other.
     #[error("the certificates in {0} cannot be used: {1}")]
     Unfit(PathBuf, String),
@@ -152,6 +156,43 @@ impl<T: Contents> Followed<T> {
             *current = (hash, Arc::new(contents));
         }
         Ok(is_new)
+    }
+}
+
+/// Contents with a certificate of this party.
+pub trait Owned: Contents {
+    /// Names and time of the certificate; none without one.
+    fn own(&self) -> Option<&Named>;
+}
+
+impl<T: Owned> Followed<T> {
+    /// End of the time of its own certificate, since the Unix epoch; none without one.
+    pub fn ends_unix(&self) -> Option<Duration> {
+        self.current().own().map(|own| own.ends_unix)
+    }
+
+    /// The error of a certificate of its own that is not valid now.
+    pub fn invalid(&self) -> Option<TlsError> {
+        let (current, now) = (self.current(), steady::now());
+        let (own, folder) = (current.own()?, || self.path().to_path_buf());
+        match own {
+            _ if now >= own.ends_unix => Some(TlsError::Ended(folder(), minute(own.ends_unix))),
+            _ if now < own.begins_unix => Some(TlsError::NotYet(folder(), minute(own.begins_unix))),
+            _ => None,
+        }
+    }
+
+    /// Logs at the start, and whenever it begins or ends, that its own certificate is not valid.
+    pub async fn report_invalid(&self) {
+        let mut reported = None;
+        loop {
+            let invalid = self.invalid().map(|why| why.to_string());
+            if let Some(why) = invalid.as_ref().filter(|_| invalid != reported) {
+                tracing::error!("every client refuses this service: {why}");
+            }
+            reported = invalid;
+            tokio::time::sleep(POLL_EVERY).await;
+        }
     }
 }
 

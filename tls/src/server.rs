@@ -6,7 +6,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
@@ -16,7 +15,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificate::Named;
-use crate::folder::{Contents, Followed, Material, TlsError};
+use crate::folder::{Contents, Followed, Material, Owned, TlsError};
 use crate::steady::{self, SteadyTime};
 
 /// The protocols of a service: gRPC, and HTTP of browsers and programs.
@@ -46,17 +45,18 @@ impl ServerTls {
         self.current().own.names.iter().filter_map(of).collect()
     }
 
-    /// End of the time of its own certificate, since the Unix epoch.
-    pub fn ends_unix(&self) -> Duration {
-        self.current().own.ends_unix
-    }
-
     /// Is a client's certificate valid now, with the intermediates that the client sent?
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((own, between)) = chain.split_first() else { return false };
         let (current, now) = (self.current(), UnixTime::since_unix_epoch(steady::now()));
         current.keeps_path_length(between)
             && current.verifier.verify_client_cert(own, between, now).is_ok()
+    }
+}
+
+impl Owned for Server {
+    fn own(&self) -> Option<&Named> {
+        Some(&self.own)
     }
 }
 

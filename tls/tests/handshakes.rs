@@ -95,7 +95,7 @@ async fn certificates_of_others_are_refused() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     for folder in [&forged, &server, &expired] {
         let client = ClientTls::open(folder).unwrap();
-        let ended = client.ended().map(|ended| ended.to_string());
+        let ended = client.invalid().map(|ended| ended.to_string());
         assert_eq!(ended.is_some(), *folder == expired, "{ended:?}");
         assert_eq!(shake(&tls, &client, "10.0.0.1").await, None, "{}", folder.display());
         let chain = Material::read(folder).unwrap().chain;

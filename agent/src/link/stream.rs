@@ -116,7 +116,7 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
                 return;
             }
         }
-        let ended = tls.as_ref().and_then(|tls| tls.ended());
+        let ended = tls.as_ref().and_then(|tls| tls.invalid());
         if logged.replace(ended.is_some()) != Some(ended.is_some()) {
             let why = ended.map_or(end.why, |ended| ended.to_string());
             tracing::warn!("coordinator {coordinator} is not connected ({why}); retrying");

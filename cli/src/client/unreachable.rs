@@ -6,6 +6,11 @@
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use memtape_tls::certificate::minute;
+use rustls::CertificateError;
+use rustls::pki_types::UnixTime;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,6 +27,10 @@ pub(crate) enum Unreachable {
     NotTls,
     /// A server answers, but not by plain HTTP.
     NotPlain,
+    /// The server's certificate ended at this time, since the Unix epoch.
+    Ended(Duration),
+    /// The server's certificate is valid from this time on, since the Unix epoch.
+    NotYet(Duration),
     /// A server answers by TLS with a certificate that is not trusted, or another failure of TLS.
     Tls,
     /// A server accepted the connection and closed it before its answer was whole.
@@ -84,6 +93,16 @@ impl Unreachable {
                  ca.crt with --tls-dir, if it is a coordinator with TLS",
                 base.replacen("http://", "https://", 1)
             ),
+            Self::Ended(at) => format!(
+                "the certificate of the coordinator at {base} ended on {}: renew it in the \
+                 coordinator's --tls-dir",
+                minute(at)
+            ),
+            Self::NotYet(at) => format!(
+                "the certificate of the coordinator at {base} is not valid before {}: check the \
+                 clocks of this machine and of the coordinator's",
+                minute(at)
+            ),
             Self::Tls => format!(
                 "TLS with {base} failed: check that --tls-dir names the coordinator's ca.crt, that \
                  the certificate there names this host, and that none has expired"
@@ -102,9 +121,17 @@ fn tls(cause: &(dyn Error + 'static)) -> Option<Unreachable> {
     while let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         cause = inner;
     }
+    let seconds = |at: &UnixTime| Duration::from_secs(at.as_secs());
     let found = cause.downcast_ref::<rustls::Error>();
     let kind = match found? {
         rustls::Error::InvalidMessage(_) => Unreachable::NotTls,
+        rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+            not_after, ..
+        }) => Unreachable::Ended(seconds(not_after)),
+        rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext {
+            not_before,
+            ..
+        }) => Unreachable::NotYet(seconds(not_before)),
         _ => Unreachable::Tls,
     };
     Some(kind)

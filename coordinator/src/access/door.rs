@@ -313,7 +313,11 @@ impl Door {
                 self.note_roles("replace roles").await;
             }
         };
-        tokio::join!(certificates, roles, self.follow_keys());
+        let validity = async {
+            let Some(tls) = &self.tls else { return };
+            tls.report_invalid().await;
+        };
+        tokio::join!(certificates, validity, roles, self.follow_keys());
     }
 
     #[cfg(not(feature = "oidc"))]

@@ -132,6 +132,9 @@ async fn ready(State(api): State<Api>, Extension(last): Extension<Readiness>) ->
 /// Checks readiness. Permanent losses are reported, and do not make the coordinator unready.
 async fn check_ready(api: Api) -> Ready {
     api.ask(|_| ()).await?;
+    if let Some(why) = api.door.tls().and_then(|tls| tls.invalid()) {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string()));
+    }
     let checked = blocking(move || (api.store.unready(), api.store.losses()));
     match checked.await.map_err(Problem::broken)? {
         (Some(why), _) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, why.to_string())),
@@ -164,7 +167,7 @@ fn figures(Api { quotas, door, .. }: &Api) -> AdmissionFigures {
     let waits = |of: &ByteQuota| of.waits.load(Relaxed);
     let first_chunks = (FIRST_CHUNKS_MAX * MESSAGE_BYTES_MAX) as u64;
     AdmissionFigures {
-        certificate_ends: door.tls().map(|tls| tls.ends_unix()),
+        certificate_ends: door.tls().and_then(|tls| tls.ends_unix()),
         upload_bytes: quotas.uploads.bytes(),
         upload_bytes_max: quotas.uploads.bytes_max + first_chunks + quotas.memory.waiting_uploads,
         report_bytes: quotas.reports.bytes(),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use memtape_coordinator::Config;
+use memtape_tls::authority::{Party, issue, make};
 use tokio::time::Instant;
 
 use crate::JOB;
@@ -64,5 +66,28 @@ async fn a_coordinator_that_cannot_write_steps_is_not_ready() {
     assert!(why.starts_with("step records cannot be written") && !why.contains('\n'), "{why}");
     std::fs::remove_file(&rows).unwrap();
     ready(200).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_whose_certificate_has_ended_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, own) = (dir.path().join("authority"), dir.path().join("coordinator"));
+    make(&authority).unwrap();
+    let party = Party::Coordinator(vec!["127.0.0.1".to_string()]);
+    issue(&authority, &own, &party, 0).unwrap();
+    // Times in certificates are whole seconds.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let access = dir.path().join("access.toml");
+    std::fs::write(&access, "[[grant]]\nrole = \"viewer\"\nnames = [\"cn:x\"]\n").unwrap();
+    let data = config(&dir.path().join("data"));
+    let running =
+        start(Config { tls_dir: Some(own.clone()), access_file: Some(access), ..data }).await;
+    let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
+    let answer = http.get(format!("https://{}/readyz", running.address)).send().await.unwrap();
+    assert_eq!(answer.status(), 503);
+    let why = answer.text().await.unwrap();
+    let begin = format!("the certificate in {} ended on 2", own.display());
+    assert!(why.contains(&begin), "{why}");
     running.stop().await;
 }
