@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use memtape_proto::api::{Capture, CaptureRequest, Incident, Index, Problem, RequestedCapture};
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
+use memtape_tls::unreachable::Unreachable;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,7 +22,6 @@ use crate::client::credentials::Credentials;
 use crate::clock;
 
 pub(crate) use address::url as address;
-use unreachable::Unreachable;
 
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -241,7 +241,7 @@ impl Client {
     }
 
     fn explain(&self, error: &reqwest::Error) -> anyhow::Error {
-        match (Unreachable::of(error), &self.ended) {
+        match (unreachable::of(error), &self.ended) {
             (Unreachable::Tls | Unreachable::BrokenOff, Some(ended)) => {
                 anyhow::anyhow!(ended.to_string())
             }

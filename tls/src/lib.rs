@@ -13,5 +13,6 @@ pub mod server;
 #[cfg(feature = "authority")]
 mod signing;
 pub mod steady;
+pub mod unreachable;
 
 pub use folder::TlsError;

@@ -11,10 +11,12 @@ use std::time::Duration;
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_proto::{OtherProtocol, Side, check_protocol};
 use memtape_tls::client::ClientTls;
+use memtape_tls::unreachable::Unreachable;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use crate::link::backoff::backoff;
 use crate::link::channel::CONNECT_TIMEOUT;
@@ -23,6 +25,9 @@ use crate::node::clock;
 
 /// A stream that lasted for this long resets the backoff.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Causes in the log from one connection to the next.
+const CAUSES_MAX: usize = 8;
 
 /// Longest wait that a leaving coordinator can ask for.
 const GOODBYE_MAX: Duration = Duration::from_secs(60);
@@ -92,7 +97,42 @@ struct End {
     lasted: Option<Duration>,
     /// Wait time that a leaving coordinator asked for.
     wait: Option<Duration>,
-    why: String,
+    why: Why,
+}
+
+/// Why a stream ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Why {
+    /// Nothing that speaks the protocol answered.
+    Unreachable(Unreachable),
+    /// The coordinator refused it, with its line.
+    Refused(Code, String),
+    /// Another cause, in a line.
+    Other(String),
+}
+
+impl Why {
+    fn of(status: &Status) -> Self {
+        match std::error::Error::source(status).and_then(Unreachable::of) {
+            Some(kind) => Self::Unreachable(kind),
+            None => Self::Refused(status.code(), reason(status)),
+        }
+    }
+
+    /// Is this the same cause, in whatever words?
+    fn is_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Refused(code, _), Self::Refused(other, _)) => code == other,
+            _ => self == other,
+        }
+    }
+
+    fn sentence(&self, coordinator: &str) -> String {
+        match self {
+            Self::Unreachable(kind) => kind.sentence(coordinator),
+            Self::Refused(_, line) | Self::Other(line) => line.clone(),
+        }
+    }
 }
 
 /// Keeps a stream to the coordinator for as long as the agent's loop listens.
@@ -103,12 +143,12 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
     events: mpsc::Sender<E>,
 ) {
     let mut failures = 0;
-    // With whether the certificate had ended.
-    let mut logged = None;
+    // The causes since the last connection.
+    let mut logged: Vec<Why> = Vec::new();
     while !events.is_closed() {
         let end = attach(&channel, hello.clone(), &events).await;
         if let Some(lasted) = end.lasted {
-            logged = None;
+            logged.clear();
             if lasted >= SETTLED_AFTER {
                 failures = 0;
             }
@@ -116,10 +156,12 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
                 return;
             }
         }
-        let ended = tls.as_ref().and_then(|tls| tls.invalid());
-        if logged.replace(ended.is_some()) != Some(ended.is_some()) {
-            let why = ended.map_or(end.why, |ended| ended.to_string());
-            tracing::warn!("coordinator {coordinator} is not connected ({why}); retrying");
+        let invalid = tls.as_ref().and_then(|tls| tls.invalid());
+        let why = invalid.map_or(end.why, |invalid| Why::Other(invalid.to_string()));
+        if logged.len() < CAUSES_MAX && !logged.iter().any(|of| of.is_as(&why)) {
+            let line = why.sentence(&coordinator);
+            tracing::warn!("coordinator {coordinator} is not connected ({line}); retrying");
+            logged.push(why);
         }
         let wait = backoff(failures, RandomState::new().build_hasher().finish());
         failures = failures.saturating_add(1);
@@ -133,10 +175,11 @@ async fn attach<E: From<StreamEvent>>(
     hello: Outgoing,
     events: &mpsc::Sender<E>,
 ) -> End {
-    let failed = |why: String| End { lasted: None, wait: None, why };
+    let failed = |why| End { lasted: None, wait: None, why };
+    let other = |why: &str| Why::Other(why.to_string());
     let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING_MAX);
     if outgoing.try_send(wire::raw(hello)).is_err() {
-        return failed("the stream takes no message".to_string());
+        return failed(other("the stream takes no message"));
     }
     let mut client = Client::new(channel.clone());
     // Connecting, and the welcome after that.
@@ -146,31 +189,28 @@ async fn attach<E: From<StreamEvent>>(
         Ok::<_, tonic::Status>((first, stream))
     };
     let (first, mut stream) = match timeout(CONNECT_TIMEOUT * 2, opening).await {
-        Err(_) => return failed("it did not answer in time".to_string()),
-        Ok(Err(status)) => return failed(reason(&status)),
+        Err(_) => return failed(Why::Unreachable(Unreachable::TimedOut)),
+        Ok(Err(status)) => return failed(Why::of(&status)),
         Ok(Ok(opened)) => opened,
     };
     let session = match Session::open(first.and_then(wire::incoming), outgoing) {
         Ok(session) => session,
-        Err(why) => return failed(why.to_string()),
+        Err(why) => return failed(other(&why.to_string())),
     };
     let connected = clock::now();
-    let end = |wait, why: &str| {
-        let lasted = Some(clock::now().since(connected));
-        End { lasted, wait, why: why.to_string() }
-    };
+    let end = |wait, why| End { lasted: Some(clock::now().since(connected)), wait, why };
     if events.send(StreamEvent::Connected(session).into()).await.is_err() {
-        return end(None, "the agent stops");
+        return end(None, other("the agent stops"));
     }
     loop {
         let message = match stream.message().await {
             Ok(Some(raw)) => wire::incoming(raw),
-            Ok(None) => return end(None, "it closed the stream"),
-            Err(status) => return end(None, &reason(&status)),
+            Ok(None) => return end(None, other("it closed the stream")),
+            Err(status) => return end(None, Why::of(&status)),
         };
         let Some(message) = message else { continue };
         let message = match message {
-            Incoming::Goodbye(wait) => return end(Some(wait), "it is going away"),
+            Incoming::Goodbye(wait) => return end(Some(wait), other("it is going away")),
             // It may wait while the agent looks at its tapes.
             Incoming::Remedy(request) => {
                 let read_ns = Some(clock::now().mono_ns);
@@ -179,13 +219,13 @@ async fn attach<E: From<StreamEvent>>(
             message => message,
         };
         if events.send(StreamEvent::Message(message).into()).await.is_err() {
-            return end(None, "the agent stops");
+            return end(None, other("the agent stops"));
         }
     }
 }
 
 /// The innermost cause of a status, in one line.
-pub(super) fn reason(status: &tonic::Status) -> String {
+pub(super) fn reason(status: &Status) -> String {
     let mut innermost: Option<&dyn std::error::Error> = std::error::Error::source(status);
     while let Some(cause) = innermost.and_then(std::error::Error::source) {
         innermost = Some(cause);
@@ -198,6 +238,7 @@ pub(super) fn reason(status: &tonic::Status) -> String {
 #[cfg(test)]
 mod tests {
     use memtape_proto::PROTOCOL;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
     use crate::link::channel::channel;
@@ -226,6 +267,27 @@ mod tests {
         let (events, _received) = mpsc::channel::<StreamEvent>(1);
         let end = attach(&channel, wire::hello("n", "b"), &events).await;
         assert!(end.lasted.is_none());
-        assert!(end.why.contains("refused") && !end.why.contains('\n'), "{:?}", end.why);
+        assert_eq!(end.why, Why::Unreachable(Unreachable::Refused));
+    }
+
+    #[tokio::test]
+    async fn failures_below_the_protocol_have_a_kind() {
+        // A server that answers with an alert of TLS, and one that closes the connection.
+        for (answer, expected) in [
+            (&b"\x15\x03\x03\0\x02\x02\x46"[..], Unreachable::NotPlain),
+            (b"", Unreachable::BrokenOff),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
+            let channel =
+                channel(&format!("http://{}", listener.local_addr().expect("address")), None);
+            tokio::spawn(async move {
+                let (mut connection, _) = listener.accept().await.expect("a connection");
+                let _ = connection.read(&mut [0; 4096]).await;
+                let _ = connection.write_all(answer).await;
+            });
+            let (events, _received) = mpsc::channel::<StreamEvent>(1);
+            let end = attach(&channel.expect("channel"), wire::hello("n", "b"), &events).await;
+            assert_eq!(end.why, Why::Unreachable(expected));
+        }
     }
 }
