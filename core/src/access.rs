@@ -112,7 +112,7 @@ impl Rules {
     /// The caller with these proven names and groups.
     pub fn caller(&self, names: &[String], groups: &[String]) -> Caller {
         let name = names.first().map_or_else(|| "unproven".to_string(), Clone::clone);
-        if names.iter().any(|name| self.denied.contains(name)) {
+        if self.denied(names).is_some() {
             return Caller { name, grants: Vec::new() };
         }
         let is_meant = |rule: &&Rule| {
@@ -140,9 +140,14 @@ impl Rules {
         })
     }
 
+    /// The first of these names that is denied.
+    pub fn denied<'a>(&self, names: &'a [String]) -> Option<&'a String> {
+        names.iter().find(|name| self.denied.contains(*name))
+    }
+
     fn has_agent(&self, names: &[String], is_meant: impl Fn(&str) -> bool) -> bool {
         let has_name = |rule: &Rule| rule.names.iter().any(|name| is_meant(name));
-        !names.iter().any(|name| self.denied.contains(name))
+        self.denied(names).is_none()
             && self.rules.iter().any(|rule| rule.grant.role == Role::Agent && has_name(rule))
     }
 }

@@ -271,6 +271,11 @@ impl Door {
         policy.rules.as_ref().is_none_or(|rules| rules.may_be_agent(peer.names()))
     }
 
+    /// The name of this peer that is denied, if one is.
+    pub(crate) fn denied(&self, peer: &Peer) -> Option<String> {
+        self.policy().rules.as_ref()?.denied(peer.names()).cloned()
+    }
+
     /// May the caller with this token, or the peer without a token, still send requests?
     pub(crate) fn still_knows(&self, peer: &Peer, token: Option<&str>) -> bool {
         self.identify(peer, token, || Ok(())).is_ok()

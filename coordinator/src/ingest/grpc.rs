@@ -300,18 +300,22 @@ impl Service {
     fn no_agent(&self, connection: &Connection, node: Option<&str>) -> Status {
         self.shared.counters.lose(Loss::AgentRefused, 1);
         let peer = connection.peer();
+        let of = node.map_or_else(|| "any node".to_string(), |node| format!("node {node:?}"));
+        let (why, place) = match self.door.denied(peer) {
+            Some(name) => (format!("{name} is denied"), "deny"),
+            None => (
+                format!("the certificate is not that of the agent of {of}"),
+                "the grants of role agent",
+            ),
+        };
         if self.door.is_logged(peer) {
             tracing::warn!(
                 node = ?node, from = %peer.address, names = ?peer.names(),
-                "an agent is refused: no role makes this the agent of that node"
+                "an agent is refused: {why}"
             );
         }
-        let of = node.map_or_else(|| "any node".to_string(), |node| format!("node {node:?}"));
-        let why = format!("the certificate is not that of the agent of {of}");
         self.door.note_refusal(peer, 0, None, why.clone());
-        Status::permission_denied(format!(
-            "{why}: see the grants of role agent in the coordinator's file of roles"
-        ))
+        Status::permission_denied(format!("{why}: see {place} in the coordinator's file of roles"))
     }
 
     fn bad(&self, connection: &Connection, why: &BadMessage) -> Status {

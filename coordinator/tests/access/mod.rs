@@ -589,7 +589,8 @@ async fn what_is_replaced_or_taken_away_counts_at_once_for_open_streams() {
     assert_eq!(cluster.user("admin").get("/jobs").await.0, 200);
     std::fs::write(&file, roles).unwrap();
     denied.ended().await;
-    assert!(cluster.agent("n1", "n1").await.is_err());
+    let refused = cluster.agent("n1", "n1").await.err().unwrap();
+    assert!(refused.message().starts_with("spiffe://memtape/agent/n1 is denied"), "{refused}");
     train(&mut kept, &JOB, 1000).await;
     let end = cluster.user("admin").certificate_end().await;
     // A new authority: the old one's certificates end, those of the new one are taken.
