@@ -1,7 +1,7 @@
 //! Agents of nodes: their admission, and the begin and the end of their streams.
 //!
 //! A node has one stream: a new one replaces it. An agent of another boot has to wait until the
-//! connected one is silent, and agents that replace each other again and again learn why. This
+//! connected one is silent, and an agent whose stream is replaced learns why. This
 //! file neither authenticates agents nor applies their messages (`reports.rs`).
 
 use std::net::SocketAddr;
@@ -73,8 +73,9 @@ impl Jobs {
         self.streams_logged.take(now.mono_ns, number(node)).is_ok()
     }
 
-    /// A stream replaced another that was alive. An agent that lost its connection causes that now
-    /// and then; two agents of one name replace each other for ever, and learn why.
+    /// Notes that a stream replaced another that was alive, and returns what the agent of that one
+    /// is told. An agent that lost its connection causes that now and then, and does not hear it;
+    /// two agents of one name replace each other for ever.
     pub(crate) fn replaced(
         &mut self,
         now: Now,
@@ -90,7 +91,7 @@ impl Jobs {
         if *count == REPLACED_MAX {
             tracing::warn!(node = ?name, "connections of a node replace each other: {why}");
         }
-        (*count >= REPLACED_MAX).then_some(why)
+        Some(why)
     }
 
     /// Notes that the agent of a node sent a message.
