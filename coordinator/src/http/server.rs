@@ -22,6 +22,7 @@ use hyper_util::service::TowerToHyperService;
 use memtape_core::capacity::Division;
 use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CONNECTIONS_MAX, UNREAD_UPLOAD_BYTES_MAX};
 use memtape_tls::steady;
+use memtape_tls::unreachable::Unreachable;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -154,13 +155,13 @@ pub(crate) async fn serve(
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
             let why = tokio::select! {
-                () = answer(stream, builder, router, watcher, &connection, door.as_deref()) => None,
+                why = answer(stream, builder, router, watcher, &connection, door.as_deref()) => why,
                 why = connection.overdue() => Some(why),
                 () = distrusted(door.as_deref(), &connection) => Some(Loss::ConnectionDistrusted),
             };
             if let Some(why) = why {
                 counters.lose(why, 1);
-                tracing::debug!(%peer, ?why, "a connection is closed");
+                log_closed(door.as_deref(), &connection, why);
             }
             drop(place);
         });
@@ -192,7 +193,20 @@ fn ask_for_files() -> usize {
     connections
 }
 
-/// Serves a connection until the client or the coordinator ends it.
+/// Logs that a connection was closed for this cause: a distrusted client at the rate of refusals.
+fn log_closed(door: Option<&Door>, connection: &Connection, why: Loss) {
+    let peer = connection.peer();
+    tracing::debug!(from = %peer.address, ?why, "a connection is closed");
+    if why == Loss::ConnectionDistrusted && door.is_some_and(|door| door.is_logged(peer)) {
+        tracing::warn!(
+            from = %peer.address, names = ?peer.names(),
+            "a connection is closed: its certificate or role is not valid"
+        );
+    }
+}
+
+/// Serves a connection until the client or the coordinator ends it. Returns what is counted of a
+/// client that is not let in.
 async fn answer(
     stream: TcpStream,
     builder: Builder<TokioExecutor>,
@@ -200,8 +214,11 @@ async fn answer(
     watcher: Watcher,
     connection: &Arc<Connection>,
     door: Option<&Door>,
-) {
-    let Some(stream) = secure(stream, connection, door).await else { return };
+) -> Option<Loss> {
+    let stream = match secure(stream, connection, door).await {
+        Ok(stream) => stream,
+        Err(why) => return why,
+    };
     let connection = connection.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let call = connection.begin();
@@ -214,33 +231,39 @@ async fn answer(
     if let Err(error) = watcher.watch(served).await {
         tracing::debug!("a connection broke: {error}");
     }
+    None
 }
 
-/// Does the handshake where the door has TLS; none where it fails, or the client is not admitted.
+/// Does the handshake where the door has TLS. Fails where it fails, or the client is not admitted,
+/// with what is counted: rustls tells no name of a certificate that it does not take.
 async fn secure(
     stream: TcpStream,
     connection: &Arc<Connection>,
     door: Option<&Door>,
-) -> Option<Either<TcpStream, TlsStream<TcpStream>>> {
+) -> Result<Either<TcpStream, TlsStream<TcpStream>>, Option<Loss>> {
     let Some((door, tls)) = door.and_then(|door| Some((door, door.tls()?))) else {
-        return Some(Either::Left(stream));
+        return Ok(Either::Left(stream));
     };
     let handshake = TlsAcceptor::from(tls.config())
         .accept_with(stream, |tls| tls.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX)));
     // Not in time, where its client says nothing.
-    let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.ok()?;
-    let peer = connection.peer().address;
-    let failed = |error: &_| tracing::debug!(%peer, "a handshake of TLS failed: {error}");
-    let stream = stream.inspect_err(failed).ok()?;
+    let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(|_| None)?;
+    let stream = stream.map_err(|error| {
+        let from = connection.peer().address;
+        tracing::debug!(%from, "a handshake of TLS failed: {error}");
+        let is_outside = |why| matches!(why, Unreachable::Ended(_) | Unreachable::NotYet(_));
+        Unreachable::of(&error).filter(|why| is_outside(*why)).map(|_| Loss::ConnectionDistrusted)
+    })?;
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
     connection.peer().prove(chain.collect());
     // What it was trusted by may have been replaced since the handshake began.
     let is_admitted = door.still_admits(connection.peer());
-    is_admitted.then(|| {
-        connection.proven();
-        Either::Right(stream)
-    })
+    if !is_admitted {
+        return Err(Some(Loss::ConnectionDistrusted));
+    }
+    connection.proven();
+    Ok(Either::Right(stream))
 }
 
 /// Returns when the credentials shown at a connection's beginning are no longer valid.

@@ -77,7 +77,7 @@ losses! {
         "Nothing, unless a client complains";
     ConnectionGivenUp: "A closed idle connection: another one needed its place",
         "If frequent, raise `--memory-bytes-max`, or run fewer clients";
-    ConnectionDistrusted: "A closed connection: its certificate or role is no longer valid",
+    ConnectionDistrusted: "A closed or refused connection: its certificate or role is not valid",
         "Renew the certificate, unless the role was taken away";
     CallerRefused: "A caller was refused: unproven, or without a role",
         "`memtape audit` names callers: give a role or token, or stop the caller";

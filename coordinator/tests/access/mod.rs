@@ -616,3 +616,20 @@ async fn what_is_replaced_or_taken_away_counts_at_once_for_open_streams() {
     assert_eq!(actions(&audit), expected, "{audit}");
     cluster.running.stop().await;
 }
+
+#[tokio::test]
+async fn a_client_whose_certificate_has_ended_is_counted() {
+    let cluster = Cluster::start().await;
+    let folder = cluster.folder.path().join("ended");
+    let party = Party::Agent("n1".to_string());
+    issue(&cluster.folder.path().join("authority"), &folder, &party, 0).unwrap();
+    // Times in certificates are whole seconds.
+    sleep(Duration::from_secs(1)).await;
+    assert!(attach(cluster.running.address, &folder, "n1").await.is_err());
+    let (_, metrics) = cluster.user("admin").get("/../../metrics").await;
+    let metrics = metrics.as_str().unwrap();
+    let counted = "memtape_losses_total{reason=\"connection_distrusted\"}";
+    let line = metrics.lines().find(|line| line.starts_with(counted)).expect(metrics);
+    assert!(!line.ends_with(" 0"), "{line}");
+    cluster.running.stop().await;
+}
