@@ -73,9 +73,9 @@ impl Jobs {
         self.streams_logged.take(now.mono_ns, number(node)).is_ok()
     }
 
-    /// Notes that a stream replaced another that was alive, and returns what the agent of that one
-    /// is told. An agent that lost its connection causes that now and then, and does not hear it;
-    /// two agents of one name replace each other for ever.
+    /// Notes that a stream replaced another that was alive, and returns the cause, which that one's
+    /// agent learns. An agent that lost its connection causes that now and then, and does not hear
+    /// it; two agents of one name replace each other for ever.
     pub(crate) fn replaced(
         &mut self,
         now: Now,
