@@ -55,6 +55,7 @@ fn facts(class: Class, number: usize) -> Facts<'static> {
         class,
         restart: RestartAnswer::GivesBack,
         oom_in_ns: [None, Some(0), Some(u64::MAX)][number % 3],
+        job_ends_first: number.is_multiple_of(5),
         urgent: number.is_multiple_of(2),
         objection: None,
         ended: false,
