@@ -9,6 +9,7 @@ use memtape_tls::certificate::named;
 use memtape_tls::client::ClientTls;
 use memtape_tls::folder::Material;
 use memtape_tls::server::ServerTls;
+use memtape_tls::unreachable::Unreachable;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
 use tokio::io::duplex;
@@ -166,6 +167,33 @@ fn names_of_spiffe_are_read() {
     assert_eq!(of_server.names, ["dns:coordinator.example"]);
     assert!(of_server.ends_unix.as_secs() > 1_700_000_000);
     assert!(named(&CertificateDer::from(vec![1, 2, 3])).names.is_empty());
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_yet_is_named_on_both_sides() {
+    let (folder, server, client) = pki();
+    assert!(ServerTls::open(&server).unwrap().invalid().is_none());
+    let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let key = rcgen::KeyPair::from_pem(&text("authority/ca.key")).unwrap();
+    let issuer = rcgen::Issuer::from_ca_cert_pem(&text("authority/ca.crt"), key).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["10.0.0.1".to_string()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2090, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2091, 1, 1);
+    let key = rcgen::KeyPair::from_pem(&text("server/tls.key")).unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+    std::fs::write(server.join("tls.crt"), certificate).unwrap();
+    let (tls, agent) = (ServerTls::open(&server).unwrap(), ClientTls::open(&client).unwrap());
+    let own = tls.invalid().unwrap().to_string();
+    assert!(own.contains("is not valid before 2090-01-01 00:00 UTC"), "{own}");
+    let (near, far) = duplex(64 << 10);
+    let accepting = tokio::spawn(TlsAcceptor::from(tls.config()).accept(far).into_future());
+    let name = ServerName::try_from("10.0.0.1").unwrap();
+    let refused = TlsConnector::from(Arc::new(agent.config())).connect(name, near).await;
+    let why = Unreachable::of(&refused.unwrap_err()).unwrap();
+    assert!(matches!(why, Unreachable::NotYet(_)), "{why:?}");
+    let line = why.sentence("https://10.0.0.1:7771");
+    assert!(line.contains("7771 is not valid before 2090-01-01 00:00 UTC"), "{line}");
+    assert!(accepting.await.unwrap().is_err());
 }
 
 /// A certificate of the same authority, made with rcgen; `below` makes it one of an authority that
