@@ -8,7 +8,7 @@ use super::series::{BLOCK_STEPS, Layer, WINDOW};
 use super::{Finding, Growth, GrowthKey, Scope};
 
 /// Windows without a new high after which a growth counts as over.
-const QUIET_WINDOWS: u64 = 2;
+const QUIET_WINDOWS: usize = 2;
 
 /// An update is reported when the expected end moves by an eighth and these steps.
 const END_MOVES_STEPS: u64 = 16;
@@ -40,8 +40,10 @@ pub(super) struct Open {
     pub(super) rise_min: i64,
     /// The level climbs: it is known by more than a few stairs.
     pub(super) climbs: bool,
-    /// Highest value that lasted, and its step.
-    best: (u64, i64),
+    /// Highest value that lasted.
+    best: i64,
+    /// Points since then. Steps of which nothing was heard say nothing.
+    quiet_points: usize,
     /// Step in which the growth rose last.
     rose_step: u64,
     /// The newest values: a single one may be a spike or a dip.
@@ -87,7 +89,7 @@ impl Open {
             return self.growth;
         }
         let known = self.growth;
-        let best_bytes = u64::try_from(self.best.1 - self.onset_value).unwrap_or(0);
+        let best_bytes = u64::try_from(self.best - self.onset_value).unwrap_or(0);
         let more_bytes = best_bytes.saturating_sub(known.grown_bytes);
         Growth {
             last_step: self.rose_step.max(known.onset_step).min(known.last_step),
@@ -251,7 +253,8 @@ impl Findings {
             onset_value,
             rise_min,
             climbs: false,
-            best: last,
+            best: last.1,
+            quiet_points: 0,
             rose_step: last.0,
             newest: [last.1; LASTING_POINTS],
             reported: growth,
@@ -281,19 +284,19 @@ impl Findings {
         open.newest.rotate_left(1);
         open.newest[LASTING_POINTS - 1] = value;
         let [low, high] = open.range();
-        let grown = open.best.1 - open.onset_value;
+        let grown = open.best - open.onset_value;
         let points_ago =
             |points: usize| step.saturating_sub(points as u64 * BLOCK_STEPS[open.scale]);
-        if low > open.best.1 + open.rise_min / 4 {
-            open.best = (step, low);
+        open.quiet_points += 1;
+        if low > open.best + open.rise_min / 4 {
+            (open.best, open.quiet_points) = (low, 0);
             open.rose_step = points_ago(LASTING_POINTS - 1);
         }
-        let quiet_steps = QUIET_WINDOWS * WINDOW as u64 * BLOCK_STEPS[open.scale];
-        let gave_back = high < open.best.1 - grown / 2;
+        let gave_back = high < open.best - grown / 2;
         if gave_back {
             open.rose_step = points_ago(LASTING_POINTS);
         }
-        if gave_back || step.saturating_sub(open.best.0) > quiet_steps {
+        if gave_back || open.quiet_points > QUIET_WINDOWS * WINDOW {
             self.close(key, step);
             if gave_back {
                 self.note_give_back(key);
@@ -362,7 +365,7 @@ impl Findings {
             if open.grows() {
                 let Growth { onset_step, returns, give_backs, .. } = growth;
                 let (closed_step, gave_back) = (at_step, false);
-                let high = open.best.1.saturating_add(open.rise_min / 2);
+                let high = open.best.saturating_add(open.rise_min / 2);
                 let over = Over { onset_step, closed_step, returns, give_backs, gave_back, high };
                 self.over.insert(*key, over);
             }

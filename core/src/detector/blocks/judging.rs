@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::census::comparison::{self, Growths};
 use crate::census::{Census, LineId};
 
+use super::super::constants::STOPPED_STEPS;
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::growing::Growing;
@@ -76,6 +77,16 @@ impl Detector {
         }
         self.report_blocks(&growing);
         self.close_stopped();
+    }
+
+    /// Number of the peers of a rank that were counted lately. Of the others nothing is known: they
+    /// have ended, or their agent is away.
+    pub(super) fn heard_peers(&self, rank: u32) -> u32 {
+        let devices = self.devices_of(self.groups.of(rank));
+        let newest = devices.iter().map(|(_, device)| device.step).max().unwrap_or(0);
+        let is_heard = |device: &Device| newest.saturating_sub(device.step) < STOPPED_STEPS;
+        let peers = devices.iter().filter(|((peer, _), of)| *peer != rank && is_heard(of));
+        u32::try_from(peers.count()).unwrap_or(u32::MAX)
     }
 
     /// The primary device of each rank of a group.

@@ -75,9 +75,13 @@ impl Detector {
             amount / one.steps.max(1)
         };
         let rate = lines.iter().map(rate).fold(0, u64::saturating_add).max(1);
-        let peers = self.groups.peers(rank);
-        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 <= peers as usize;
-        // Where ranks have one role, half of them speak for all: the others are only later.
+        let (peers, heard) = (self.groups.peers(rank), self.heard_peers(rank));
+        // Half of the ranks speak for all, where the others are only later, and heard.
+        let are_many = match heard < peers {
+            true => are_most(many, peers as usize + 1),
+            false => many * 2 > peers as usize,
+        };
+        let is_one = main.is_own || self.ranks.len() == 1 || !are_many;
         let are_all = self.groups.list.len() == 1 || are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
             (true, _) => Scope::OneRank,
@@ -110,7 +114,7 @@ impl Detector {
             layer,
             steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,
-            peers,
+            peers: if is_one { heard } else { peers },
             ranks: u32::try_from(many).unwrap_or(u32::MAX),
             returns: 0,
             give_backs: main.collections,
@@ -190,7 +194,7 @@ impl Detector {
             self.findings.forget(&key);
         }
         self.findings.open(growth, (group, UNFOLLOWED), 0, 0, (step, 0));
-        let open = Open { line, seen_step: step, is_sure: growth.is_sure };
+        let open = Open { line, seen_step: self.counted_step(&key), is_sure: growth.is_sure };
         self.blocks.open.insert(key, open);
         self.close_alike(&key, (line, growth.is_sure), step);
         if growth.is_sure {
@@ -205,7 +209,7 @@ impl Detector {
     /// makes the notice certain that began with it, and is a finding of its own beside others.
     fn joins(&mut self, growth: &Growth, line: LineId) -> bool {
         if let Some(joined) = self.findings.joined(growth) {
-            let seen_step = self.last_step(&joined);
+            let seen_step = self.counted_step(&joined);
             if let Some(open) = self.blocks.open.get_mut(&joined) {
                 open.seen_step = seen_step;
             }
@@ -246,7 +250,7 @@ impl Detector {
         let is_surer = growth.is_sure && !open.is_sure;
         // A finding that was certain once stays certain until it closes.
         let is_sure = open.is_sure || is_surer;
-        let open = Open { seen_step: self.last_step(key), is_sure, ..open };
+        let open = Open { seen_step: self.counted_step(key), is_sure, ..open };
         self.blocks.open.insert(*key, open);
         let GrowthKey { rank, device, scope, .. } = *key;
         self.findings.renew(&Growth { rank, device, scope, is_sure, ..*growth });
@@ -272,15 +276,13 @@ impl Detector {
     /// Closes findings about blocks whose growth has stopped.
     pub(super) fn close_stopped(&mut self) {
         let is_over = |(key, open): (&GrowthKey, &Open)| {
-            let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
-            let step = self.last_step(key);
+            let step = self.counted_step(key);
             if self.gave_back(key, open) {
                 return Some((*key, step, true));
             }
             let unseen_steps = step.saturating_sub(open.seen_step);
-            let is_over = (unseen_steps > STOPPED_STEPS
-                || (unseen_steps > SETTLED_STEPS && self.has_stopped(key, open)))
-                && !(has_ended && key.scope == Scope::OneRank);
+            let is_over = unseen_steps > STOPPED_STEPS
+                || (unseen_steps > SETTLED_STEPS && self.has_stopped(key, open));
             is_over.then_some((*key, step, false))
         };
         let over: Vec<_> = self.blocks.open.iter().filter_map(is_over).collect();
@@ -314,8 +316,10 @@ impl Detector {
         lines.peek().is_some() && lines.all(|line| line.has_stopped(onset_step))
     }
 
-    fn last_step(&self, key: &GrowthKey) -> u64 {
-        self.series.get(&(key.rank, key.device)).map_or(0, |series| series.last_step)
+    /// Newest step at which the blocks of a finding were counted; 0 after its rank has ended. Of
+    /// later steps it is not known whether the growth went on.
+    fn counted_step(&self, key: &GrowthKey) -> u64 {
+        self.blocks.devices.get(&(key.rank, key.device)).map_or(0, |device| device.step)
     }
 
     fn close_blocks(&mut self, step: u64, is_over: impl Fn(&GrowthKey, &Open) -> bool) {

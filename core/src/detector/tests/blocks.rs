@@ -11,6 +11,7 @@ use crate::snapshot::{Frame, Held};
 mod certainty;
 mod garbage;
 mod steady;
+mod unheard;
 
 pub(super) const SECOND_NS: u64 = 1_000_000_000;
 const DEVICE_BYTES: u64 = 80 * GIB;
