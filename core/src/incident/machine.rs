@@ -180,7 +180,11 @@ impl Incidents {
                     && !self.goes_on(now, attempt, &id)
                 {
                     self.measure(now, &id, attempt, Some(growth));
-                    let reason = ClosedReason::GrowthEnded { at_step: growth.last_step };
+                    // Of an attempt that has ended nothing shows that its growth ended before.
+                    let reason = match attempt.has_ended() {
+                        true => ClosedReason::AttemptEnded,
+                        false => ClosedReason::GrowthEnded { at_step: growth.last_step },
+                    };
                     self.close(now, &id, reason, attempt.has_ended());
                 }
             }

@@ -376,3 +376,15 @@ fn an_account_whose_capture_is_not_stored_any_more_is_captured() {
     assert_eq!((incident.growth.layer, incident.is_open()), (Reserved, true));
     assert_eq!(shell.requests(), requests + 1);
 }
+
+#[test]
+fn growth_that_goes_on_ends_with_its_attempt() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(leak(0)));
+    job.has_ended = true;
+    // The findings come before the news that the attempt has ended.
+    shell.found(&job, Finding::Closed(leak(0)));
+    shell.incidents.attempt_ended(shell.now(), &job);
+    let closed = shell.incident("inc-0001").closed.map(|closed| closed.reason);
+    assert_eq!(closed, Some(ClosedReason::AttemptEnded));
+}
