@@ -287,9 +287,8 @@ impl Coordinator {
 
     fn tick(&mut self) {
         let now = self.context.now;
-        // Only a baseline asks for it.
-        let open = LazyCell::new(|| self.incidents.open_by_attempt());
-        for (serial, reason) in self.jobs.tick(now, |serial| !open.contains_key(&serial)) {
+        let Self { jobs, incidents, .. } = self;
+        for (serial, reason) in jobs.tick(now, |serial| incidents.is_healthy(serial)) {
             let asker = Asker::Trigger;
             self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }

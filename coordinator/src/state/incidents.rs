@@ -169,6 +169,11 @@ impl Incidents {
         by_attempt
     }
 
+    /// Has the attempt no incident that is open, or was until nothing was heard of it any more?
+    pub(crate) fn is_healthy(&self, serial: u32) -> bool {
+        !self.iter().any(|of| of.incident().serial == serial && of.incident().lasted())
+    }
+
     /// Ranks of this attempt whose deaths are not reported yet.
     pub(crate) fn unsettled_ranks(&self, serial: u32) -> BTreeSet<u32> {
         self.machine.unsettled_ranks(serial).collect()

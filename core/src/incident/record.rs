@@ -166,7 +166,7 @@ impl Incident {
     }
 
     /// Is it open, or was it until its rank or its attempt ended, or was not heard any more?
-    pub(super) fn lasted(&self) -> bool {
+    pub fn lasted(&self) -> bool {
         use ClosedReason::{AttemptEnded, NotHeard, RankEnded};
         let lasts = |closed: Closed| matches!(closed.reason, AttemptEnded | NotHeard | RankEnded);
         self.closed.is_none_or(lasts)

@@ -159,7 +159,7 @@ impl Jobs {
     }
 
     /// Passes the time to the machines; the captures that are due by themselves. `is_healthy` says
-    /// of an attempt that it has no open incident.
+    /// of an attempt of which all ranks are here that its incidents are over.
     pub(crate) fn tick(
         &mut self,
         now: Now,
@@ -175,7 +175,8 @@ impl Jobs {
             if attempt.roles_due {
                 attempt.learn_roles();
             }
-            let reason = attempt.triggers.poll(now.mono_ns, || is_healthy(*serial));
+            let is_whole = attempt.ranks_here() == attempt.world() as usize;
+            let reason = attempt.triggers.poll(now.mono_ns, || is_whole && is_healthy(*serial));
             due.extend(reason.map(|reason| (*serial, reason)));
         }
         due
@@ -557,6 +558,38 @@ pub(in crate::state) mod tests {
         // Its node is back.
         jobs.announce(Now::default(), "a", up("a0", 0)).unwrap();
         assert!(!is_over(&jobs, 0));
+    }
+
+    #[test]
+    fn a_baseline_is_taken_only_while_all_ranks_are_heard() {
+        let mut jobs = Jobs::new(limits());
+        let now = Now { mono_ns: 1, wall_ns: 1 };
+        let up = |rank: u32| RankUp {
+            tape_id: rank.to_string(),
+            job: "job".to_string(),
+            world_size: 2,
+            rank,
+            ..RankUp::default()
+        };
+        let due = |jobs: &mut Jobs| {
+            let attempt = jobs.attempts.get_mut(&0).unwrap();
+            attempt.triggers.notice(now.mono_ns, Reason::Baseline);
+            let later = Now { mono_ns: 60_000_000_000, ..now };
+            !jobs.tick(later, |_| true).is_empty()
+        };
+        jobs.announce(now, "a", up(0)).unwrap();
+        assert!(!due(&mut jobs), "one rank has not come");
+        jobs.announce(now, "b", up(1)).unwrap();
+        assert!(due(&mut jobs));
+        jobs.node_lost(now, "b");
+        assert!(!due(&mut jobs), "nothing is heard of one rank");
+        jobs.announce(now, "b", up(1)).unwrap();
+        assert!(due(&mut jobs));
+        for (rank, node) in [(1, "b"), (0, "a")] {
+            let end = RankEnd { end: End::Exited, ..killed() };
+            jobs.rank_down(&mut Context::new(now), node, &rank.to_string(), end);
+            assert!(!due(&mut jobs), "rank {rank} has ended");
+        }
     }
 
     #[test]
