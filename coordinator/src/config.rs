@@ -274,7 +274,7 @@ mod tests {
         };
         check(|_| {}, &[]);
         check(|config| config.data_dir = PathBuf::new(), &["--data-dir"]);
-        check(|config| config.restart.policy.rest.mode = Mode::Act, &["no target"]);
+        check(|config| config.restart.policy.rest.mode = Mode::Act, &["no restart target"]);
         check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(|config| config.otlp_endpoint = Some("collector:4317".to_string()), &["OTLP"]);
         check(

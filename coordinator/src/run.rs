@@ -77,7 +77,7 @@ pub async fn run(
     let Opened { store, restored, tokens, audit } = open(config.clone()).await?;
     let counters = Arc::new(Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), audit);
-    let door = Arc::new(door(&config, Tokens::new(store.clone(), tokens), audit.clone())?);
+    let door = Arc::new(door(&config, Tokens::new(audit.clone(), tokens), audit.clone())?);
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, requests, queues) = Queues::new();
 

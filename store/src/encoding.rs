@@ -66,6 +66,11 @@ impl Changes {
         self.0.push(Change { key: record.full_key(), value: None });
     }
 
+    /// Adds other changes.
+    pub fn extend(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+
     /// The changes.
     pub fn into_inner(self) -> Vec<Change> {
         self.0

@@ -5,7 +5,9 @@
 //! out nothing that users changed. All that users changed is one chain, so that no one's entries
 //! can be missing. Of the other causes every name has a chain: of too many entries, the oldest of
 //! the longest chain goes. An entry is in the store before the work begins where a request changes
-//! something or the file of roles asks for it; else the work goes on, and the loss is counted.
+//! something or the file of roles asks for it; else the work goes on, and the loss is counted. An
+//! entry has a number, is listed and is logged once it is stored: entries that come meanwhile wait,
+//! and are stored together.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -17,7 +19,7 @@ use tokio::sync::{OnceCell, oneshot};
 use crate::state::counters::{Counters, Loss};
 use memtape_disk::clock::Now;
 use memtape_store::records::{AuditRecord, Cause};
-use memtape_store::{Changes, Store};
+use memtape_store::{Changes, Done, Error, Kind, Store};
 
 /// Time in which the same read by the same caller is one entry.
 const READ_ONCE_NS: u64 = 60_000_000_000;
@@ -25,7 +27,7 @@ const READ_ONCE_NS: u64 = 60_000_000_000;
 /// The audit.
 #[derive(Clone, Debug)]
 pub(crate) struct Audit {
-    store: Store,
+    pub(super) store: Store,
     pub(super) counters: Arc<Counters>,
     kept: Arc<Mutex<Kept>>,
 }
@@ -40,6 +42,82 @@ struct Kept {
     /// Callers, actions and subjects of the reads of the last minute: when they began, and whether
     /// they are written down.
     reads: HashMap<[String; 3], (u64, Arc<OnceCell<()>>)>,
+    /// Entries that wait until those before them are stored, or not.
+    waiting: Vec<Waiting>,
+    is_writing: bool,
+    /// Entries that are not kept any more, to be deleted with the next change.
+    gone: Vec<Arc<AuditRecord>>,
+}
+
+/// An entry that has no number yet, and changes that are stored with it.
+struct Waiting {
+    entry: AuditRecord,
+    changes: Changes,
+    done: Done,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { entry, changes, done: _ } = self;
+        to.debug_struct("Waiting")
+            .field("entry", entry)
+            .field("changes", changes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Entries that are being stored. They are kept, logged and numbered for good when they are.
+struct Writing {
+    audit: Audit,
+    records: Vec<Arc<AuditRecord>>,
+    waiting: Vec<Done>,
+    /// Number of the entries that are deleted with them.
+    deleted: usize,
+}
+
+impl Writing {
+    fn end(mut self, result: &memtape_store::Result<()>) {
+        self.finish(result);
+    }
+
+    fn finish(&mut self, result: &memtape_store::Result<()>) {
+        let mut kept = self.audit.kept();
+        kept.is_writing = false;
+        if result.is_ok() {
+            kept.gone.drain(..self.deleted);
+            for record in self.records.drain(..) {
+                log(&record);
+                kept.add(record);
+            }
+        }
+        drop(kept);
+        self.audit.counters.lose(Loss::AuditEntry, self.records.len() as u64);
+        self.records.clear();
+        for done in self.waiting.drain(..) {
+            done(result.clone());
+        }
+        self.audit.write_waiting();
+    }
+}
+
+impl Drop for Writing {
+    /// The thread of the store is gone.
+    fn drop(&mut self) {
+        if !self.waiting.is_empty() {
+            self.finish(&Err(Error::new(Kind::Io, "the coordinator is stopping")));
+        }
+    }
+}
+
+fn log(record: &AuditRecord) {
+    tracing::info!(
+        target: "memtape_audit",
+        number = record.number,
+        who = ?record.who,
+        from = record.from,
+        subject = ?record.subject,
+        "{}", record.action
+    );
 }
 
 /// A cause, and a name where names share its entries.
@@ -60,6 +138,37 @@ fn entries_max(cause: Cause) -> usize {
 }
 
 impl Kept {
+    /// Takes up a stored entry.
+    fn add(&mut self, record: Arc<AuditRecord>) {
+        self.last_number = self.last_number.max(record.number);
+        let gone = self.keep(record);
+        self.gone.extend(gone);
+    }
+
+    /// The waiting entries with the numbers and hashes that they have if they are stored, and the
+    /// change that stores them.
+    fn numbered(&mut self) -> (Changes, Vec<Arc<AuditRecord>>, Vec<Done>) {
+        let (mut changes, mut dones) = (Changes::default(), Vec::new());
+        self.gone.iter().for_each(|gone| changes.delete(&**gone));
+        let mut records: Vec<Arc<AuditRecord>> = Vec::new();
+        // The newest entry of each chain.
+        let mut last: BTreeMap<Chain, String> = BTreeMap::new();
+        for (number, Waiting { entry, changes: more, done }) in
+            (self.last_number + 1..).zip(std::mem::take(&mut self.waiting))
+        {
+            let chain = chain(entry.cause, &entry.who);
+            let stored = self.chains.get(&chain).and_then(VecDeque::back);
+            let before = last.get(&chain).cloned().or_else(|| stored.map(|last| hash(last)));
+            let record = AuditRecord { number, before: before.unwrap_or_default(), ..entry };
+            last.insert(chain, hash(&record));
+            changes.put(&record);
+            changes.extend(more);
+            records.push(Arc::new(record));
+            dones.push(done);
+        }
+        (changes, records, dones)
+    }
+
     /// Keeps an entry. Returns the entry to delete, where the cause has too many.
     fn keep(&mut self, record: Arc<AuditRecord>) -> Option<Arc<AuditRecord>> {
         let cause = record.cause;
@@ -102,10 +211,7 @@ impl Audit {
     /// Takes up the audit of an earlier process.
     pub(crate) fn new(store: Store, counters: Arc<Counters>, records: Vec<AuditRecord>) -> Self {
         let mut kept = Kept::default();
-        for record in records {
-            kept.last_number = kept.last_number.max(record.number);
-            kept.keep(Arc::new(record));
-        }
+        records.into_iter().for_each(|record| kept.add(Arc::new(record)));
         Self { store, counters, kept: Arc::new(Mutex::new(kept)) }
     }
 
@@ -150,33 +256,32 @@ impl Audit {
 
     /// Adds an entry. Returns what comes of it; an entry that is not stored is counted.
     pub(crate) fn note(&self, entry: AuditRecord) -> oneshot::Receiver<Result<(), NotWritten>> {
-        // Held until it is handed over: entries are stored in the order of their numbers.
-        let mut all = self.kept();
-        all.last_number += 1;
-        let number = all.last_number;
-        let before = all.chains.get(&chain(entry.cause, &entry.who)).and_then(VecDeque::back);
-        let before = before.map(|last| hash(last)).unwrap_or_default();
-        let record = AuditRecord { number, before, ..entry };
-        tracing::info!(
-            target: "memtape_audit",
-            number = record.number,
-            who = ?record.who,
-            from = record.from,
-            subject = ?record.subject,
-            "{}", record.action
-        );
-        let mut changes = Changes::of(&record);
-        if let Some(oldest) = all.keep(Arc::new(record)) {
-            changes.delete(&*oldest);
-        }
         let (reply, written) = oneshot::channel();
-        let counters = self.counters.clone();
         let done = move |result: memtape_store::Result<()>| {
-            counters.lose(Loss::AuditEntry, u64::from(result.is_err()));
             drop(reply.send(result.map_err(|error| NotWritten(error.to_string()))));
         };
-        self.store.try_write(changes, Box::new(done));
+        self.note_with(entry, Changes::default(), Box::new(done));
         written
+    }
+
+    /// Adds an entry with changes that it is about: both are stored, or neither.
+    pub(crate) fn note_with(&self, entry: AuditRecord, changes: Changes, done: Done) {
+        self.kept().waiting.push(Waiting { entry, changes, done });
+        self.write_waiting();
+    }
+
+    /// Stores all waiting entries as one change, unless others are being stored.
+    fn write_waiting(&self) {
+        let mut kept = self.kept();
+        if kept.is_writing || kept.waiting.is_empty() {
+            return;
+        }
+        kept.is_writing = true;
+        let (changes, records, waiting) = kept.numbered();
+        let deleted = kept.gone.len();
+        drop(kept);
+        let writing = Writing { audit: self.clone(), records, waiting, deleted };
+        self.store.try_write(changes, Box::new(move |result| writing.end(&result)));
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -199,7 +304,19 @@ fn hash(record: &AuditRecord) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memtape_simulated_disk::SimulatedDisk;
+
     use super::*;
+
+    impl Audit {
+        /// All entries, once those that wait are stored or not.
+        pub(crate) fn settled(&self) -> Vec<AuditRecord> {
+            while self.kept().is_writing {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            self.read(0, usize::MAX).0
+        }
+    }
 
     #[test]
     fn what_agents_cause_pushes_out_nothing_that_users_did() {
@@ -209,7 +326,7 @@ mod tests {
         let now = Now { mono_ns: 1, wall_ns: 1 };
         let note = |cause, subject: &str| {
             let own = entry(now, None, "act", subject.to_string());
-            drop(audit.note(AuditRecord { cause, ..own }));
+            audit.note(AuditRecord { cause, ..own }).blocking_recv().unwrap().unwrap();
         };
         note(Cause::User, "first");
         note(Cause::Agent, "first of agents");
@@ -230,7 +347,8 @@ mod tests {
         let next = records[8].number;
         assert_eq!(Audit::new(store.clone(), Arc::default(), records).read(0, 1).1, Some(next));
         let again = Audit::new(store.clone(), Arc::default(), entries.clone());
-        drop(again.note(entry(now, None, "act", "more".to_string())));
+        let more = again.note(entry(now, None, "act", "more".to_string()));
+        more.blocking_recv().unwrap().unwrap();
         assert_eq!(again.read(0, 1).1, None);
         let mut records = entries.clone();
         records[0].subject.clear();
@@ -257,7 +375,8 @@ mod tests {
         let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
         for node in ["a", "b", "a", "b"] {
             let node = Some(node.to_string());
-            drop(audit.note(entry(Now::default(), node, "act", String::new())));
+            let noted = audit.note(entry(Now::default(), node, "act", String::new()));
+            noted.blocking_recv().unwrap().unwrap();
         }
         let (mut entries, broken) = audit.read(0, usize::MAX);
         assert_eq!((entries.len(), broken), (4, None));
@@ -274,5 +393,39 @@ mod tests {
         let (first, second) = tokio::join!(read(), read());
         assert!(first.is_ok() && second.is_ok());
         assert_eq!(audit.read(0, usize::MAX).0.len(), 1);
+    }
+
+    /// Neither a number nor a link of the chain goes to an entry that is not stored.
+    #[test]
+    fn what_is_not_stored_is_not_in_the_audit() {
+        let disk = SimulatedDisk::new(1);
+        let (store, _, _) = Store::open_in_turns(&disk.process()).unwrap();
+        let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
+        let note = |subject: &str| audit.note(entry(Now::default(), None, "act", subject.into()));
+        let subjects = |audit: &Audit| {
+            let (entries, broken) = audit.read(0, usize::MAX);
+            assert_eq!(broken, None);
+            let shown = |of: AuditRecord| (of.number, of.subject);
+            entries.into_iter().map(shown).collect::<Vec<_>>()
+        };
+        drop(note("first"));
+        // They wait for the first, and are stored with each other.
+        let (mut second, mut third) = (note("second"), note("third"));
+        assert_eq!(subjects(&audit), []);
+        while store.turn() {}
+        assert!(second.try_recv().unwrap().is_ok() && third.try_recv().unwrap().is_ok());
+        disk.fail_writes(1 << 20);
+        let mut refused = note("refused");
+        while store.turn() {}
+        assert!(refused.try_recv().unwrap().is_err());
+        disk.fail_writes(0);
+        drop(note("fourth"));
+        while store.turn() {}
+        let of = |number: u64, subject: &str| (number, subject.to_string());
+        let expected = [of(1, "first"), of(2, "second"), of(3, "third"), of(4, "fourth")];
+        assert_eq!(subjects(&audit), expected);
+        drop((audit, store));
+        let (store, loaded, _) = Store::open_in_turns(&disk.process()).unwrap();
+        assert_eq!(subjects(&Audit::new(store, Arc::default(), loaded.audit)), expected);
     }
 }

@@ -543,7 +543,8 @@ mod tests {
         );
         std::fs::write(&roles, text).unwrap();
         let audit = Audit::new(store.clone(), Arc::default(), Vec::new());
-        let door = Door::new(Some(roles), None, Tokens::new(store, Vec::new()), audit).unwrap();
+        let door =
+            Door::new(Some(roles), None, Tokens::new(audit.clone(), Vec::new()), audit).unwrap();
         door.keys.look(&door.policy().provider.clone().unwrap(), 0).await.unwrap();
         let header = json!({ "alg": "ES256", "kid": "k1" });
         let token = |email: &str| {

@@ -15,8 +15,9 @@ use memtape_core::limits::TOKENS_MAX;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 
-use memtape_store::records::TokenRecord;
-use memtape_store::{Changes, Error, Kind, Store};
+use crate::access::audit::Audit;
+use memtape_store::records::{AuditRecord, TokenRecord};
+use memtape_store::{Changes, Error, Kind};
 
 /// Prefix of every token, so that a token is recognized where it is found.
 const PREFIX: &str = "mtk_";
@@ -43,15 +44,16 @@ pub(crate) enum TokenError {
 /// All tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens {
-    store: Store,
+    /// What changes is stored with its entry.
+    audit: Audit,
     all: Arc<Mutex<BTreeMap<String, TokenRecord>>>,
 }
 
 impl Tokens {
     /// Takes up the tokens of an earlier process.
-    pub(crate) fn new(store: Store, records: Vec<TokenRecord>) -> Self {
+    pub(crate) fn new(audit: Audit, records: Vec<TokenRecord>) -> Self {
         let all = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        Self { store, all: Arc::new(Mutex::new(all)) }
+        Self { audit, all: Arc::new(Mutex::new(all)) }
     }
 
     /// All tokens, by their ids.
@@ -77,6 +79,7 @@ impl Tokens {
     pub(crate) async fn create(
         &self,
         wanted: TokenRecord,
+        entry: AuditRecord,
     ) -> Result<(String, TokenRecord), TokenError> {
         let mut random = [0; ID_BYTES + SECRET_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| TokenError::NoRandom)?;
@@ -98,7 +101,7 @@ impl Tokens {
             // handed out after that.
             all.insert(id.clone(), record);
             let (this, id) = (self.clone(), id.clone());
-            self.write(changes, move || drop(this.all().remove(&id)))
+            self.write(entry, changes, move || drop(this.all().remove(&id)))
         };
         written.await.map_err(TokenError::NotMade)?;
         // It may have been revoked meanwhile.
@@ -108,15 +111,23 @@ impl Tokens {
 
     /// Revokes a token. It is refused from now on, even if the revocation cannot be stored; that
     /// is tried again then.
-    pub(crate) async fn revoke(&self, id: &str, now_ns: i64) -> Result<TokenRecord, TokenError> {
+    pub(crate) async fn revoke(
+        &self,
+        id: &str,
+        now_ns: i64,
+        entry: AuditRecord,
+    ) -> Result<TokenRecord, TokenError> {
         let (record, written) = {
             let mut all = self.all();
             let known = all.get_mut(id).ok_or_else(|| TokenError::Unknown(id.to_string()))?;
             known.revoked_wall_ns.get_or_insert(now_ns);
-            let (record, store) = (known.clone(), self.store.clone());
+            let (record, audit, later) = (known.clone(), self.audit.clone(), entry.clone());
             let again = Changes::of(&record);
-            let failed = move || store.write(again, Box::new(|_| ()));
-            let written = self.write(Changes::of(&record), failed);
+            let failed = move || {
+                let store = audit.store.clone();
+                store.write(again, Box::new(move |_| drop(audit.note(later))));
+            };
+            let written = self.write(entry, Changes::of(&record), failed);
             (record, written)
         };
         written.await.map_err(TokenError::Revoked)?;
@@ -128,6 +139,7 @@ impl Tokens {
     /// requester has disconnected.
     fn write<F: FnOnce() + Send + 'static>(
         &self,
+        entry: AuditRecord,
         changes: Changes,
         failed: F,
     ) -> impl Future<Output = memtape_store::Result<()>> + use<F> {
@@ -138,7 +150,7 @@ impl Tokens {
             }
             drop(reply.send(result));
         };
-        self.store.try_write(changes, Box::new(done));
+        self.audit.note_with(entry, changes, Box::new(done));
         let stopping = || Error::new(Kind::Io, "the coordinator is stopping");
         async move { written.await.unwrap_or_else(|_| Err(stopping())) }
     }
@@ -163,21 +175,27 @@ mod tests {
 
     use super::*;
     use memtape_simulated_disk::SimulatedDisk;
+    use memtape_store::Store;
 
     fn wanted() -> TokenRecord {
         let (name, expires_wall_ns) = ("grafana".to_string(), 100);
         TokenRecord { name, created_wall_ns: 1, expires_wall_ns, ..TokenRecord::default() }
     }
 
+    fn entry() -> AuditRecord {
+        AuditRecord::default()
+    }
+
     fn tokens(disk: &SimulatedDisk) -> Tokens {
-        Tokens::new(Store::open_in_turns(&disk.process()).unwrap().0, Vec::new())
+        let store = Store::open_in_turns(&disk.process()).unwrap().0;
+        Tokens::new(Audit::new(store, Arc::default(), Vec::new()), Vec::new())
     }
 
     /// Carries out `work` while the store takes its turns.
     async fn with_turns<T>(tokens: &Tokens, work: impl Future<Output = T>) -> T {
         let writing = async {
             loop {
-                tokens.store.turn();
+                tokens.audit.store.turn();
                 yield_now().await;
             }
         };
@@ -192,12 +210,12 @@ mod tests {
     async fn a_token_that_is_revoked_while_it_is_stored_stays_revoked() {
         let disk = SimulatedDisk::new(1);
         let tokens = tokens(&disk);
-        let mut creating = Box::pin(tokens.create(wanted()));
+        let mut creating = Box::pin(tokens.create(wanted(), entry()));
         let is_waiting =
             poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
         assert!(is_waiting);
         let id = tokens.list()[0].id.clone();
-        let both = async { tokio::join!(creating, tokens.revoke(&id, 5)) };
+        let both = async { tokio::join!(creating, tokens.revoke(&id, 5, entry())) };
         let (created, revoked) = with_turns(&tokens, both).await;
         let (token, record) = created.unwrap();
         assert_eq!(revoked.unwrap().revoked_wall_ns, Some(5));
@@ -215,31 +233,34 @@ mod tests {
         let disk = SimulatedDisk::new(1);
         let tokens = tokens(&disk);
         {
-            let mut creating = pin!(tokens.create(wanted()));
+            let mut creating = pin!(tokens.create(wanted(), entry()));
             poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
         }
-        while tokens.store.turn() {}
+        while tokens.audit.store.turn() {}
         assert_eq!(tokens.list().len(), 1);
         // Where it cannot be stored it goes, also where no request waits for it.
         disk.fail_writes(1 << 20);
         {
-            let mut creating = pin!(tokens.create(wanted()));
+            let mut creating = pin!(tokens.create(wanted(), entry()));
             poll_fn(|context| Poll::Ready(creating.as_mut().poll(context).is_pending())).await;
         }
         assert_eq!(tokens.list().len(), 2);
-        while tokens.store.turn() {}
+        while tokens.audit.store.turn() {}
         assert_eq!(tokens.list().len(), 1);
-        let failed = with_turns(&tokens, tokens.create(wanted())).await;
+        let failed = with_turns(&tokens, tokens.create(wanted(), entry())).await;
         assert!(matches!(failed, Err(TokenError::NotMade(_))), "{failed:?}");
         assert_eq!(tokens.list().len(), 1);
         // A revocation counts, and is stored later.
         let id = tokens.list()[0].id.clone();
-        let revoked = with_turns(&tokens, tokens.revoke(&id, 5)).await.unwrap_err().to_string();
+        let revoked =
+            with_turns(&tokens, tokens.revoke(&id, 5, entry())).await.unwrap_err().to_string();
         assert!(revoked.starts_with("the token is revoked, and that is not stored yet"));
         disk.fail_writes(0);
-        while tokens.store.turn() {}
+        while tokens.audit.store.turn() {}
         drop(tokens);
         let loaded = Store::open_in_turns(&disk.process()).unwrap().1;
         assert_eq!(loaded.tokens[0].revoked_wall_ns, Some(5));
+        // One entry of the token that was made, one of its revocation, none of the others.
+        assert_eq!(loaded.audit.iter().map(|of| of.number).collect::<Vec<_>>(), [1, 2]);
     }
 }

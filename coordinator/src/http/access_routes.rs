@@ -128,10 +128,11 @@ async fn create(asking: Asking, Sent(body): Sent) -> Result<Accepted<CreatedToke
     if !(1..=TOKEN_DAYS_MAX).contains(&wish.days) {
         return Err(bad(format!("a token is valid for 1 to {TOKEN_DAYS_MAX} days")));
     }
-    asking.audit("create token", format!("{name}, {}", role.as_str())).await?;
+    asking.admit_audited()?;
+    let entry = asking.entry("create token", format!("{name}, {}", role.as_str()));
     let now_ns = latest_ns();
     let days = i64::try_from(wish.days).unwrap_or(1);
-    let made = asking.api.door.tokens.create(TokenRecord {
+    let wanted = TokenRecord {
         name: name.to_string(),
         role,
         scope,
@@ -139,8 +140,9 @@ async fn create(asking: Asking, Sent(body): Sent) -> Result<Accepted<CreatedToke
         created_wall_ns: now_ns,
         expires_wall_ns: now_ns.saturating_add(DAY_NS.saturating_mul(days)),
         ..TokenRecord::default()
-    });
-    let (secret, record) = made.await.map_err(|why| problem(&why))?;
+    };
+    let made = asking.api.door.tokens.create(wanted, entry).await;
+    let (secret, record) = made.map_err(|why| problem(&why))?;
     Ok(Accepted(CreatedToken { id: record.id, token: secret }))
 }
 
@@ -158,13 +160,8 @@ async fn revoke(
     // To the end where the client leaves, at any rate, and whether it can be audited or not: it
     // takes rights away.
     let revoking = tokio::spawn(async move {
-        let revoked = door.tokens.revoke(&id, now_ns).await;
+        let revoked = door.tokens.revoke(&id, now_ns, entry).await;
         door.change();
-        if !matches!(revoked, Err(TokenError::Unknown(_)))
-            && let Err(why) = door.audit.write(entry).await
-        {
-            tracing::error!("an entry of the audit is lost: {why}");
-        }
         revoked
     });
     let revoked = revoking.await.map_err(Problem::broken)?.map_err(|why| problem(&why))?;

@@ -147,9 +147,17 @@ impl Asking {
     /// It cannot be written, and the file of roles requires it, or the store would not take what
     /// the request changes either.
     pub(crate) async fn audit(&self, action: &'static str, subject: String) -> Result<(), Problem> {
-        let admitted = self.api.door.admit_audited(self.call.connection().peer(), &self.caller);
-        admitted.map_err(|why| refused(&self.api, &why))?;
+        self.admit_audited()?;
         self.audited(self.api.door.audit.write(self.entry(action, subject)).await)
+    }
+
+    /// Takes a permit for one more action that is audited.
+    ///
+    /// # Errors
+    /// The caller had too many lately.
+    pub(crate) fn admit_audited(&self) -> Result<(), Problem> {
+        let admitted = self.api.door.admit_audited(self.call.connection().peer(), &self.caller);
+        admitted.map_err(|why| refused(&self.api, &why))
     }
 
     /// As [`Self::audit`], about a read: the same read makes one entry a minute. Reads have a chain

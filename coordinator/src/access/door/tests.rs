@@ -14,13 +14,13 @@ fn refusals_without_a_proven_name_hide_none_with_one() {
     let (store, _, _) = Store::open(folder.path()).unwrap();
     let counters = Arc::new(Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
-    let door = Door::new(None, None, Tokens::new(store, Vec::new()), audit).unwrap();
+    let door = Door::new(None, None, Tokens::new(audit.clone(), Vec::new()), audit).unwrap();
     let refuse = |network: u32, who| {
         let peer = Peer::new(SocketAddr::from((network.to_be_bytes(), 1)));
         door.note_refusal(&peer, 1, who, "lacks the role admin".to_string());
     };
     let of = |name: &str| {
-        let entries = door.audit.read(0, usize::MAX).0;
+        let entries = door.audit.settled();
         entries.iter().filter(|entry| entry.who == name).count()
     };
     let at_once = REFUSALS_LOGGED_AT_ONCE_MAX as usize;

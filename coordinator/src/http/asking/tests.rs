@@ -50,7 +50,7 @@ fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Qu
     }
     let counters = Arc::new(crate::state::counters::Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
-    let tokens = Tokens::new(store.clone(), Vec::new());
+    let tokens = Tokens::new(audit.clone(), Vec::new());
     let door = Arc::new(Door::new(None, None, tokens, audit.clone()).unwrap());
     let telemetry = Arc::new(Telemetry::start(None, &counters).unwrap());
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), Division::of(None));
