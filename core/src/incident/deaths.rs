@@ -16,7 +16,7 @@ use super::attempt::Attempt;
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure, FailureKind};
 use super::machine::{Change, Incidents, Now};
 use super::record::{ClosedReason, Incident};
-use super::tracked::{Need, Tracked, is_open_of};
+use super::tracked::{Need, Tracked, ids};
 use crate::capture::Reason;
 use crate::detector::{Growth, Scope};
 use crate::diagnosis::{Aftermath, KnownGrowth};
@@ -69,11 +69,10 @@ impl Incidents {
             return self.report(now, attempt, failure, None, name);
         }
         // A rank that dies of a failed request was not stopped.
-        let has_incident = |known: &Tracked| {
-            let is_its = is_open_of(known, serial) && is_failure(known);
-            is_its && (!is_survived(known) || known.incident.growth.rank == failure.rank)
-        };
-        if failure.is_oom_kill() || self.known.values().any(has_incident) {
+        let is_known = self
+            .open_failure(serial)
+            .is_some_and(|known| !is_survived(known) || known.incident.growth.rank == failure.rank);
+        if failure.is_oom_kill() || is_known {
             let mut held = self.held.remove(&serial).unwrap_or_default();
             held.failures.retain(|held| held.rank != failure.rank);
             // A kill for memory is named before a rank that was asked to end.
@@ -91,14 +90,10 @@ impl Incidents {
     /// ways.
     fn relate(&mut self, attempt: &impl Attempt) {
         let serial = attempt.serial();
-        let is_its = |known: &&Tracked| is_open_of(known, serial) && is_failure(known);
-        let Some(failed) = self.known.values().find(is_its) else { return };
+        let Some(failed) = self.open_failure(serial) else { return };
         let growth = self.growth_before(failed.incident(), attempt).map(|growth| growth.incident);
         // What stands still is ended by NCCL's watchdog, or by a person.
-        let stood =
-            self.known.values().rev().find(|known| {
-                known.incident.serial == serial && known.incident.growth.is_standstill()
-            });
+        let stood = self.known.of(serial).rev().find(|of| of.incident.growth.is_standstill());
         let stood = stood.filter(|known| known.incident.lasted());
         let before = growth.or(stood.map(|known| known.incident.id.clone()));
         let (failed, Some(growth)) = (failed.incident.id.clone(), before) else { return };
@@ -153,10 +148,9 @@ impl Incidents {
     /// to one incident; or the failure is long past.
     fn was_reported(&self, now: Now, serial: u32, failure: &Failure) -> bool {
         let is_its = |known: &Tracked| {
-            let is_its = is_failure(known) && known.incident.serial == serial;
             // A survived request hides no death that is reported late.
             let is_as_grave = !is_survived(known) || failure.kind == FailureKind::OutOfMemory;
-            is_its
+            is_failure(known)
                 && is_as_grave
                 && known.incident.closed.is_some_and(|closed| match closed.reason {
                     ClosedReason::NewAttempt => true,
@@ -165,8 +159,12 @@ impl Incidents {
         };
         let age_ns = u64::try_from(now.wall_ns.saturating_sub(failure.wall_ns)).unwrap_or(0);
         let is_old = age_ns / 1_000_000_000 > FAILURE_AGE_SECONDS_MAX;
-        let is_open = |known: &Tracked| is_open_of(known, serial) && is_failure(known);
-        !self.known.values().any(is_open) && (is_old || self.known.values().any(is_its))
+        self.open_failure(serial).is_none() && (is_old || self.known.of(serial).any(is_its))
+    }
+
+    /// The open incident about the failure of an attempt.
+    fn open_failure(&self, serial: u32) -> Option<&Tracked> {
+        self.known.open_of(serial).find(|known| is_failure(known))
     }
 
     /// Opens the incident of a failure, or adds it to the one that is known.
@@ -179,31 +177,31 @@ impl Incidents {
         name: impl FnOnce() -> String,
     ) {
         let serial = attempt.serial();
-        let mut known = self.known.values_mut();
-        if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
+        if let Some(tracked) = self.known.find_open(serial, is_failure) {
             if tracked.join(now, attempt, failure) {
                 let id = tracked.incident.id.clone();
                 self.store(&id, Change::Updated);
             }
             return;
         }
-        let is_again = |known: &Tracked| {
+        let is_again = |known: &&Tracked| {
             let incident = &known.incident;
             let went_on = |reason| matches!(reason, ClosedReason::WentOn { .. });
-            incident.serial == serial
-                && incident.closed.is_some_and(|closed| went_on(closed.reason))
+            incident.closed.is_some_and(|closed| went_on(closed.reason))
                 && incident
                     .failure
                     .is_some_and(|known| known.rank == failure.rank && known.kind == failure.kind)
         };
-        if let Some(tracked) = self.known.values_mut().rev().find(|known| is_again(known)) {
+        let again = self.known.of(serial).rev().find(is_again);
+        if let Some(id) = again.map(|known| known.incident.id.clone())
+            && let Some(tracked) = self.known.get_mut(&id)
+        {
             tracked.incident.failure = Some(failure);
             tracked.incident.growth = failure.growth();
             if tracked.incident.diagnosis.is_none() && tracked.need == Need::Nothing {
                 let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
                 tracked.need = Need::Wanted { due_ns };
             }
-            let id = tracked.incident.id.clone();
             self.reopen(now, &id);
             return;
         }
@@ -218,15 +216,15 @@ impl Incidents {
     /// another rank, and, unless the rank died, its failed request.
     pub fn rank_ended(&mut self, now: Now, attempt: &impl Attempt, rank: u32, end: End) {
         let serial = attempt.serial();
-        let is_its_own = |known: &Tracked| {
+        let is_its_own = |known: &&Tracked| {
             let growth = &known.incident.growth;
             let is_own = growth.rank == rank && growth.scope == Scope::OneRank;
             let is_over = !is_failure(known) || (is_survived(known) && !end.is_death());
-            is_open_of(known, serial) && is_own && is_over
+            is_own && is_over
         };
         let is_its = |growth: &Growth| growth.rank == rank && growth.scope == Scope::OneRank;
         self.leave(now, serial, is_its);
-        let mut own = self.ids(is_its_own);
+        let mut own = ids(self.known.open_of(serial).filter(is_its_own));
         // A failure that its rank survived is closed before the growth passes its urgency on.
         own.sort_by_key(|id| self.get(id).is_none_or(|known| !is_failure(known)));
         for id in own {
@@ -242,8 +240,7 @@ impl Incidents {
             }
         }
         // The incident of a failure is compared again with this end.
-        let mut known = self.known.values_mut();
-        if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
+        if let Some(tracked) = self.known.find_open(serial, is_failure) {
             tracked.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
         }
     }
@@ -257,12 +254,10 @@ impl Incidents {
         if let Some(held) = self.held.get_mut(&serial) {
             held.capture = Some(capture.into());
         }
-        let waits = |known: &Tracked| {
-            let is_wanted = matches!(known.need, Need::Wanted { .. });
-            // Also one that was closed because the job has been restarted meanwhile.
-            known.incident.serial == serial && is_failure(known) && is_wanted
-        };
-        for id in self.ids(waits) {
+        // Also one that was closed because the job has been restarted meanwhile.
+        let waits =
+            |known: &&Tracked| is_failure(known) && matches!(known.need, Need::Wanted { .. });
+        for id in ids(self.known.of(serial).filter(waits)) {
             self.compare(&id, capture);
         }
     }
@@ -270,9 +265,8 @@ impl Incidents {
     /// Growth of the incident's rank that is open, with its newest figures, or that was open when
     /// the rank ended; of several the largest.
     pub fn growth_before(&self, failed: &Incident, attempt: &impl Attempt) -> Option<KnownGrowth> {
-        let of_rank = |known: &&Incident| known.serial == failed.serial && known.failure.is_none();
-        let all = self.known.values().map(|known| &known.incident).filter(of_rank);
-        let grown = all.filter_map(|known| {
+        let all = self.known.of(failed.serial).map(Tracked::incident);
+        let grown = all.filter(|of| of.failure.is_none()).filter_map(|known| {
             let growth = known.growth_of(failed.growth.rank, attempt)?;
             growth.layer.is_on_device().then_some((known, growth))
         });
@@ -287,15 +281,14 @@ impl Incidents {
 
     /// Has a rank of this attempt died, as an open incident says, or one that may open soon?
     pub(super) fn has_death(&self, serial: u32) -> bool {
-        let of = |known: &Tracked| is_failure(known) && !is_survived(known);
         self.held.contains_key(&serial)
-            || self.known.values().any(|known| is_open_of(known, serial) && of(known))
+            || self.open_failure(serial).is_some_and(|known| !is_survived(known))
     }
 
     /// Closes the failures that are long past.
     pub(super) fn close_old_failures(&mut self, now: Now) {
-        let is_open = |known: &Tracked| is_failure(known) && known.incident.is_open();
-        for id in self.ids(is_open) {
+        let is_open = |known: &&Tracked| is_failure(known) && known.incident.is_open();
+        for id in ids(self.iter().filter(is_open)) {
             let Some(tracked) = self.known.get(&id) else { continue };
             // One that was opened again is as old as its newest failure.
             let failed_ns = tracked.incident.failure.map_or(0, |failure| failure.wall_ns);
@@ -308,25 +301,21 @@ impl Incidents {
 
     /// A newer attempt of a job runs: closes the failure incidents of these older ones.
     pub fn attempt_begun(&mut self, now: Now, older: &[u32]) {
-        let is_older = |known: &Tracked| {
-            let incident = &known.incident;
-            is_failure(known) && incident.is_open() && older.contains(&incident.serial)
-        };
-        for id in self.ids(is_older) {
+        let open = older.iter().flat_map(|serial| self.known.open_of(*serial));
+        for id in ids(open.filter(|known| is_failure(known))) {
             self.close(now, &id, ClosedReason::NewAttempt, true);
         }
     }
 
     /// Closes the failures of ranks that have gone on: the program freed memory and tried again.
     pub(super) fn close_survived(&mut self, now: Now, attempt: &impl Attempt) {
-        let went_on = |known: &Tracked| {
+        let went_on = |known: &&Tracked| {
             let growth = &known.incident.growth;
             is_survived(known)
-                && is_open_of(known, attempt.serial())
                 && attempt.rank(growth.rank).last_step
                     >= growth.last_step.saturating_add(WENT_ON_STEPS)
         };
-        for id in self.ids(went_on) {
+        for id in ids(self.known.open_of(attempt.serial()).filter(went_on)) {
             let Some(tracked) = self.known.get(&id) else { continue };
             let at_step = attempt.rank(tracked.incident.growth.rank).last_step;
             // What failed is captured also when the rank was quick to go on.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::attempt::Attempt;
 use super::machine::{Change, Incidents, Now};
-use super::tracked::{Tracked, is_open_of};
+use super::tracked::{Tracked, ids};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
 use crate::tape::layout::Clock;
 
@@ -111,15 +111,12 @@ impl Incidents {
         let has_cause = |known: &Growth| {
             growth.shares_cause(known, is_steps(growth.rank) && is_steps(known.rank))
         };
-        let mut known = self.known.values_mut();
-        let Some(tracked) = known.find(|known| {
+        let takes = |known: &Tracked| {
             let of = &known.incident;
-            let is_growth = is_open_of(known, serial) && of.failure.is_none();
             let mut all = core::iter::once(&of.growth).chain(&of.joined);
-            is_growth && of.joined.len() < JOINED_MAX && all.any(has_cause)
-        }) else {
-            return false;
+            of.failure.is_none() && of.joined.len() < JOINED_MAX && all.any(has_cause)
         };
+        let Some(tracked) = self.known.find_open(serial, takes) else { return false };
         let known = tracked.incident.growth;
         let is_cause = growth.layer != known.layer && growth.layer.drags_along(known.layer);
         if is_cause {
@@ -139,11 +136,8 @@ impl Incidents {
     pub(super) fn rejoined(&mut self, now: Now, serial: u32, growth: &Growth) -> bool {
         let key = growth.key();
         let is_it = |of: &Growth| of.key().names(&key);
-        let has_it =
-            |known: &Tracked| is_open_of(known, serial) && known.incident.joined.iter().any(is_it);
-        let Some(tracked) = self.known.values_mut().find(|known| has_it(known)) else {
-            return false;
-        };
+        let has_it = |known: &Tracked| known.incident.joined.iter().any(is_it);
+        let Some(tracked) = self.known.find_open(serial, has_it) else { return false };
         tracked.confirm(&key);
         tracked.join_finding(now, *growth);
         let id = tracked.incident.id.clone();
@@ -156,8 +150,8 @@ impl Incidents {
     /// it lasts as long as either.
     pub(super) fn returned(&mut self, now: Now, attempt: &impl Attempt, growth: &Growth) -> bool {
         let (serial, key) = (attempt.serial(), growth.key());
-        let ids =
-            self.ids(|known| known.incident.is_open() && known.incident.was_about(serial, &key));
+        let was_about = |known: &&Tracked| known.incident.was_about(&key);
+        let ids = ids(self.known.open_of(serial).filter(was_about));
         if ids.is_empty() {
             return false;
         }
@@ -183,8 +177,8 @@ impl Incidents {
         serial: u32,
         is_over: impl Fn(&Growth) -> bool,
     ) -> bool {
-        let ids = self
-            .ids(|known| is_open_of(known, serial) && known.incident.joined.iter().any(&is_over));
+        let has_left = |known: &&Tracked| known.incident.joined.iter().any(&is_over);
+        let ids = ids(self.known.open_of(serial).filter(has_left));
         for id in &ids {
             let Some(tracked) = self.known.get_mut(id) else { continue };
             let joined = &mut tracked.incident.joined;

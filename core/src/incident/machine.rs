@@ -11,7 +11,7 @@ use super::attempt::Attempt;
 use super::deaths::{COMPARE_EVERY_NS, Held};
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
 use super::record::{Closed, ClosedReason, Incident};
-use super::tracked::{Need, Tracked, is_open_of};
+use super::tracked::{Known, Need, Tracked, ids};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, Scope};
 use crate::identity::owner::Holder;
@@ -113,7 +113,7 @@ pub enum Effect {
 #[derive(Debug, Default)]
 pub struct Incidents {
     pub(super) horizons: Horizons,
-    pub(super) known: BTreeMap<String, Tracked>,
+    pub(super) known: Known,
     /// Findings about silent ranks whose agents are away, or not back for long.
     silent: BTreeMap<(u32, GrowthKey), Growth>,
     /// Deaths that are not reported yet, by attempt.
@@ -134,7 +134,12 @@ impl Incidents {
 
     /// All incidents, by age.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> + Clone {
-        self.known.values()
+        self.known.iter()
+    }
+
+    /// The open incidents of an attempt, by age.
+    pub fn open_of(&self, serial: u32) -> impl DoubleEndedIterator<Item = &Tracked> {
+        self.known.open_of(serial)
     }
 
     /// Number of remembered incidents.
@@ -144,7 +149,7 @@ impl Incidents {
 
     /// True when none is remembered.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.len() == 0
     }
 
     /// The incident with this id.
@@ -194,14 +199,14 @@ impl Incidents {
     /// Reviews an attempt after its findings: closes the incidents that were not confirmed after a
     /// restart of the coordinator, and opens incidents of silent ranks whose agents are back.
     pub fn review(&mut self, now: Now, attempt: &impl Attempt, mut name: impl FnMut() -> String) {
-        let is_late = |tracked: &Tracked| {
+        let is_late = |tracked: &&Tracked| {
             let view = attempt.rank(tracked.incident.growth.rank);
             let is_found = !tracked.unconfirmed.contains(&tracked.incident.growth.key());
             (is_found || view.state == RankState::Healthy)
                 && !tracked.unconfirmed.is_empty()
                 && view.last_step > tracked.confirm_by_step
         };
-        for id in self.ids(|known| is_open_of(known, attempt.serial()) && is_late(known)) {
+        for id in ids(self.known.open_of(attempt.serial()).filter(is_late)) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
             let over = core::mem::take(&mut tracked.unconfirmed);
             let is_over = over.contains(&tracked.incident.growth.key());
@@ -226,14 +231,14 @@ impl Incidents {
     /// Updates the incidents whose end has come so near that they are more urgent: the detector
     /// reports growth that goes on as forecast seldom.
     fn review_ends(&mut self, now: Now, attempt: &impl Attempt) {
-        let nearer = |known: &Tracked| {
-            let incident = Some(&known.incident).filter(|_| is_open_of(known, attempt.serial()))?;
+        let nearer = |Tracked { incident, .. }: &Tracked| {
             let growth = attempt.newest(&incident.growth.key())?;
             let times = attempt.times(now.wall_ns, growth.rank);
             let rises = incident.rises_with(&growth, times, self.horizons);
             rises.then(|| (incident.id.clone(), growth))
         };
-        let nearer: Vec<(String, Growth)> = self.known.values().filter_map(nearer).collect();
+        let open = self.known.open_of(attempt.serial());
+        let nearer: Vec<(String, Growth)> = open.filter_map(nearer).collect();
         for (id, growth) in nearer {
             self.grew(now, attempt, &id, &growth);
         }
@@ -252,7 +257,7 @@ impl Incidents {
         now: Now,
         find: impl Fn(u32) -> Option<(&'a A, u64)>,
     ) {
-        let growth = self.known.values().map(Tracked::incident).filter(|of| of.failure.is_none());
+        let growth = self.iter().map(Tracked::incident).filter(|of| of.failure.is_none());
         let was_lost = |of: &Incident| match of.closed.map(|closed| closed.reason) {
             None => Some((of.serial, false)),
             Some(reason) => (reason == ClosedReason::NotHeard).then_some((of.serial, true)),
@@ -272,9 +277,8 @@ impl Incidents {
         let serial = attempt.serial();
         self.silent.retain(|(of, _), _| *of != serial);
         // A failure is looked at after its job is dead.
-        let is_growth =
-            |known: &Tracked| is_open_of(known, serial) && known.incident.failure.is_none();
-        for id in self.ids(is_growth) {
+        let is_growth = |known: &&Tracked| known.incident.failure.is_none();
+        for id in ids(self.known.open_of(serial).filter(is_growth)) {
             self.measure(now, &id, attempt, None);
             self.close(now, &id, reason, reason == ClosedReason::AttemptEnded);
         }
@@ -283,12 +287,11 @@ impl Incidents {
     /// An attempt that counted as ended goes on: reopens the incidents that were closed with it.
     /// Each is closed later unless its growth is found again.
     pub fn attempt_goes_on(&mut self, now: Now, attempt: &impl Attempt) {
-        let is_of = |known: &Tracked| {
+        let was_over = |known: &&Tracked| {
             let Some(Closed { reason, .. }) = known.incident.closed else { return false };
-            let was_over = matches!(reason, ClosedReason::AttemptEnded | ClosedReason::NotHeard);
-            known.incident.serial == attempt.serial() && was_over
+            matches!(reason, ClosedReason::AttemptEnded | ClosedReason::NotHeard)
         };
-        for id in self.ids(is_of) {
+        for id in ids(self.known.of(attempt.serial()).filter(was_over)) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
             tracked.confirm_after(attempt.step(tracked.incident.growth.rank));
             self.reopen(now, &id);
@@ -381,9 +384,9 @@ impl Incidents {
         let mut tracked = Tracked::new(incident, holder);
         let wait_ns = if failure.is_some() { FAILURE_CAPTURE_WAIT_NS } else { 0 };
         tracked.need = Need::Wanted { due_ns: now.mono_ns.saturating_add(wait_ns) };
-        self.known.insert(id.clone(), tracked);
+        self.known.insert(tracked);
         self.store(&id, Change::Opened);
-        self.request_captures(now);
+        self.request_capture(now, &id);
     }
 
     pub(super) fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
@@ -428,8 +431,8 @@ impl Incidents {
 
     /// The only place where an incident ends.
     pub(super) fn close(&mut self, now: Now, id: &str, reason: ClosedReason, has_ended: bool) {
-        let Some(tracked) = self.known.get_mut(id) else { return };
-        tracked.incident.closed = Some(Closed { wall_ns: now.wall_ns, reason });
+        let closed = Some(Closed { wall_ns: now.wall_ns, reason });
+        let Some(tracked) = self.known.set_closed(id, closed) else { return };
         tracked.incident.updated_wall_ns = now.wall_ns;
         if !has_ended {
             // A capture would show a time without the growth.
@@ -446,7 +449,7 @@ impl Incidents {
         self.release(now, id);
         // The failure that growth ended in is as urgent, unless its rank was asked to end.
         let is_failure = |failed: &&String| {
-            let known = self.known.get(*failed).filter(|known| known.incident.is_open());
+            let known = self.known.get(failed).filter(|known| known.incident.is_open());
             let failure = known.and_then(|known| known.incident.failure);
             failure.is_some_and(|failure| !failure.was_asked())
         };
@@ -457,20 +460,19 @@ impl Incidents {
 
     /// Releases open incidents that a closed one suppressed: they are diagnosed again.
     pub(super) fn release(&mut self, now: Now, id: &str) {
-        for other in self.known.values_mut() {
-            let is_suppressed = other.incident.reported_in.as_deref() == Some(id);
-            if other.incident.is_open() && is_suppressed {
-                other.incident.reported_in = None;
-                other.want_again(now);
-            }
+        let Some(serial) = self.get(id).map(|known| known.incident.serial) else { return };
+        let is_suppressed = |other: &&Tracked| other.incident.reported_in.as_deref() == Some(id);
+        for other in ids(self.known.open_of(serial).filter(is_suppressed)) {
+            let Some(other) = self.known.get_mut(&other) else { continue };
+            other.incident.reported_in = None;
+            other.want_again(now);
         }
     }
 
     pub(super) fn reopen(&mut self, now: Now, id: &str) {
         let reported = self.reported_urgency(id);
-        let Some(tracked) = self.known.get_mut(id) else { return };
+        let Some(tracked) = self.known.set_closed(id, None) else { return };
         tracked.incident.reported_in.take_if(|_| reported == Urgency::Notice);
-        tracked.incident.closed = None;
         tracked.incident.updated_wall_ns = now.wall_ns;
         self.store(id, Change::Reopened);
     }
@@ -483,31 +485,28 @@ impl Incidents {
     }
 
     fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {
-        let is_about =
-            |known: &&Tracked| known.incident.is_open() && known.incident.is_about(serial, key);
-        self.known.values().find(is_about).map(|known| known.incident.id.clone())
+        let mut open = self.known.open_of(serial).map(Tracked::incident);
+        open.find(|of| of.is_about(key)).map(|of| of.id.clone())
     }
 
     /// Narrows the open incident about many ranks that names this rank as its example to the rank
     /// alone: the cause is the same.
     fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
-        let tracked = self.open_with(serial, |known| key.narrows(&known.key()))?;
+        let narrows = |known: &Tracked| key.narrows(&known.incident.growth.key());
+        let tracked = self.known.find_open(serial, narrows)?;
         tracked.incident.growth.scope = key.scope;
         Some(tracked.incident.id.clone())
     }
 
     /// The open incident that this growth goes on with.
     pub(super) fn continued(&mut self, now: Now, serial: u32, growth: &Growth) -> Option<String> {
-        let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
-        let tracked = self.open_with(serial, goes_on)?;
+        let goes_on = |known: &Tracked| {
+            let known = &known.incident.growth;
+            growth.goes_on_with(&known.key(), known.bytes_per_step)
+        };
+        let tracked = self.known.find_open(serial, goes_on)?;
         tracked.turn_to(now, growth.key());
         Some(tracked.incident.id.clone())
-    }
-
-    /// The oldest open incident of an attempt about such a growth.
-    fn open_with(&mut self, serial: u32, is_it: impl Fn(&Growth) -> bool) -> Option<&mut Tracked> {
-        let mut known = self.known.values_mut();
-        known.find(|known| is_open_of(known, serial) && is_it(&known.incident.growth))
     }
 
     /// Reopens the newest closed incident that this growth goes on with: one that was closed with
@@ -515,10 +514,10 @@ impl Incidents {
     /// and returns.
     fn reopened(&mut self, now: Now, serial: u32, growth: &Growth) -> Option<String> {
         let key = growth.key();
-        let goes_on = |known: &Tracked| {
+        let goes_on = |known: &&Tracked| {
             let incident = &known.incident;
-            let is_about = incident.is_about(serial, &key);
-            let was_about = incident.was_about(serial, &key);
+            let is_about = incident.is_about(&key);
+            let was_about = incident.was_about(&key);
             incident.closed.is_some_and(|closed| match closed.reason {
                 ClosedReason::AttemptEnded | ClosedReason::NotHeard => is_about,
                 ClosedReason::GrowthEnded { .. } => growth.returns > 0 && (is_about || was_about),
@@ -529,8 +528,9 @@ impl Incidents {
                 | ClosedReason::NoNews => false,
             })
         };
-        let tracked = self.known.values_mut().rev().find(|known| goes_on(known))?;
-        if !tracked.incident.is_about(serial, &key) {
+        let id = self.known.of(serial).rev().find(goes_on)?.incident.id.clone();
+        let tracked = self.known.get_mut(&id)?;
+        if !tracked.incident.is_about(&key) {
             tracked.turn_to(now, key);
         }
         if tracked.incident.urgency == Urgency::Notice {
@@ -542,7 +542,6 @@ impl Incidents {
             // The return is new evidence, and that it was collected is more.
             tracked.want_again(now);
         }
-        let id = tracked.incident.id.clone();
         self.reopen(now, &id);
         Some(id)
     }
@@ -552,11 +551,6 @@ impl Incidents {
             tracked.is_stored = false;
             self.effects.push_back(Effect::Store { id: id.into(), change });
         }
-    }
-
-    pub(super) fn ids(&self, is_meant: impl Fn(&Tracked) -> bool) -> Vec<String> {
-        let meant = self.known.iter().filter(|(_, known)| is_meant(known));
-        meant.map(|(id, _)| id.clone()).collect()
     }
 
     /// Takes up an incident that an earlier process stored. `step` is the newest step of its rank;
@@ -590,7 +584,7 @@ impl Incidents {
         if is_open && !is_failure {
             tracked.confirm_after(step);
         }
-        self.known.insert(tracked.incident.id.clone(), tracked);
+        self.known.insert(tracked);
     }
 
     pub(super) fn forget(&mut self, id: &str) {
@@ -603,7 +597,7 @@ impl Incidents {
     pub fn forget_attempt(&mut self, serial: u32) {
         self.silent.retain(|(of, _), _| *of != serial);
         self.held.remove(&serial);
-        for id in self.ids(|known| known.incident.serial == serial) {
+        for id in ids(self.known.of(serial)) {
             self.forget(&id);
         }
     }

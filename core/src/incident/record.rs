@@ -300,13 +300,13 @@ impl Incident {
     }
 
     /// Is the incident about the finding that this key names?
-    pub(super) fn is_about(&self, serial: u32, key: &GrowthKey) -> bool {
-        self.serial == serial && self.growth.key().names(key)
+    pub(super) fn is_about(&self, key: &GrowthKey) -> bool {
+        self.growth.key().names(key)
     }
 
     /// Was the incident about the finding that this key names before?
-    pub(super) fn was_about(&self, serial: u32, key: &GrowthKey) -> bool {
-        self.serial == serial && self.former.iter().any(|former| former.names(key))
+    pub(super) fn was_about(&self, key: &GrowthKey) -> bool {
+        self.former.iter().any(|former| former.names(key))
     }
 
     /// A copy with the newest figures of its growth.

@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 use super::attempt::Attempt;
 use super::machine::{Incidents, Now};
 use super::record::{ClosedReason, Incident};
-use super::tracked::{Tracked, is_open_of};
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
 use crate::paging::Urgency;
 
@@ -220,9 +219,7 @@ impl Incidents {
         name: impl FnOnce() -> String,
     ) {
         let serial = attempt.serial();
-        let is_its =
-            |known: &&Tracked| is_open_of(known, serial) && known.incident.growth.is_standstill();
-        let known = self.known.values().find(is_its);
+        let known = self.open_of(serial).find(|known| known.incident.growth.is_standstill());
         let known = known.map(|known| (known.incident.id.clone(), known.incident.growth));
         if let Some((id, _)) = known.as_ref().filter(|(_, growth)| ranks.went_on(growth)) {
             let at_step = ranks.furthest();
@@ -245,7 +242,7 @@ impl Incidents {
 
     /// Attempts with an open incident about a standstill.
     pub fn standing(&self) -> impl Iterator<Item = u32> {
-        let open = self.known.values().filter(|known| known.incident.is_open());
+        let open = self.iter().filter(|known| known.incident.is_open());
         open.filter(|known| known.incident.growth.is_standstill()).map(|of| of.incident.serial)
     }
 }

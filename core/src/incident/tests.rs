@@ -4,6 +4,7 @@ mod causes;
 mod failures;
 mod notices;
 mod standstills;
+mod visits;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -210,7 +211,7 @@ impl Shell {
 
     fn diagnose(&mut self, id: &str, found: Box<Diagnosis>) {
         let capture = format!("cap-{id}");
-        self.incidents.capture_closed(0, &capture, &Reason::Manual);
+        self.incidents.capture_closed(self.incident(id).serial, &capture, &Reason::Manual);
         self.carry_out();
         let is_asked =
             |effect: &Effect| matches!(effect, Effect::Diagnose { id: of, .. } if of == id);
@@ -565,7 +566,9 @@ impl Model {
         self.captures += 1;
         let capture = format!("cap-{}", self.captures);
         self.shell.incidents.capture_answered(now, &id, Ok(capture.clone()));
-        self.shell.incidents.capture_closed(0, &capture, &Reason::Manual);
+        for job in &self.jobs {
+            self.shell.incidents.capture_closed(job.serial, &capture, &Reason::Manual);
+        }
     }
 
     fn effects(&mut self) {
@@ -588,6 +591,7 @@ impl Model {
     }
 
     fn invariants(&self) {
+        self.shell.incidents.known.check();
         let mut open: BTreeMap<(u32, GrowthKey), &str> = BTreeMap::new();
         for tracked in self.shell.incidents.iter() {
             let incident = tracked.incident();

@@ -1,13 +1,14 @@
 //! An incident with its work in progress: the capture that it needs, the comparison, the due times.
 //!
-//! The machine decides what happens; this file holds the state of one incident and answers
+//! The machine decides what happens; this file holds the state of each incident and answers
 //! questions about it.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::machine::{CONFIRM_STEPS, Now};
-use super::record::Incident;
+use super::record::{Closed, Incident};
 use crate::detector::{Growth, GrowthKey};
 use crate::identity::owner::{Holder, HolderKey};
 use crate::paging::Urgency;
@@ -157,7 +158,96 @@ impl Tracked {
     }
 }
 
-/// Is the incident open, and of this attempt?
-pub(super) fn is_open_of(known: &Tracked, serial: u32) -> bool {
-    known.incident.serial == serial && known.incident.is_open()
+/// All incidents, in the order of their names, which is that of their age. An event of an attempt
+/// visits only the incidents of that attempt.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    all: BTreeMap<String, Tracked>,
+    /// The name of each incident, after the number of its attempt.
+    by_attempt: BTreeSet<(u64, String)>,
+    open: usize,
+    #[cfg(test)]
+    pub(super) visits: tests::Visits,
 }
+
+impl Known {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Number of open incidents.
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<&Tracked> {
+        self.all.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut Tracked> {
+        self.all.get_mut(id)
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> + Clone {
+        let all = self.all.values();
+        #[cfg(test)]
+        let all = all.inspect(|_| self.visits.add());
+        all
+    }
+
+    /// The incidents of an attempt.
+    pub(super) fn of(&self, serial: u32) -> impl DoubleEndedIterator<Item = &Tracked> {
+        let [first, end] = [0, 1].map(|more| (u64::from(serial) + more, String::new()));
+        let its = self.by_attempt.range(first..end).filter_map(|(_, id)| self.all.get(id));
+        #[cfg(test)]
+        let its = its.inspect(|_| self.visits.add());
+        its
+    }
+
+    /// The open incidents of an attempt.
+    pub(super) fn open_of(&self, serial: u32) -> impl DoubleEndedIterator<Item = &Tracked> {
+        self.of(serial).filter(|known| known.incident.is_open())
+    }
+
+    /// The oldest such open incident of an attempt.
+    pub(super) fn find_open(
+        &mut self,
+        serial: u32,
+        is_it: impl Fn(&Tracked) -> bool,
+    ) -> Option<&mut Tracked> {
+        let id = self.open_of(serial).find(|known| is_it(known))?.incident.id.clone();
+        self.all.get_mut(&id)
+    }
+
+    pub(super) fn insert(&mut self, tracked: Tracked) {
+        let id = tracked.incident.id.clone();
+        self.remove(&id);
+        self.open += usize::from(tracked.incident.is_open());
+        self.by_attempt.insert((tracked.incident.serial.into(), id.clone()));
+        self.all.insert(id, tracked);
+    }
+
+    pub(super) fn remove(&mut self, id: &str) -> Option<Tracked> {
+        let removed = self.all.remove(id)?;
+        self.open -= usize::from(removed.incident.is_open());
+        self.by_attempt.remove(&(removed.incident.serial.into(), id.into()));
+        Some(removed)
+    }
+
+    /// Closes an incident, or opens it again: the only place where this changes.
+    pub(super) fn set_closed(&mut self, id: &str, closed: Option<Closed>) -> Option<&mut Tracked> {
+        let tracked = self.all.get_mut(id)?;
+        self.open -= usize::from(tracked.incident.is_open());
+        tracked.incident.closed = closed;
+        self.open += usize::from(tracked.incident.is_open());
+        Some(tracked)
+    }
+}
+
+/// Names of these incidents.
+pub(super) fn ids<'a>(these: impl Iterator<Item = &'a Tracked>) -> Vec<String> {
+    these.map(|known| known.incident.id.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use core::cmp::Reverse;
 
 use super::machine::{Change, Effect, Incidents, Now, RETRY_NS, RISES_MAX, TRIES_MAX};
 use super::record::{ClosedReason, Incident, NotCompared, bounded};
-use super::tracked::{Need, Tracked};
+use super::tracked::{Need, Tracked, ids};
 use crate::capture::{Reason, Refusal};
 use crate::detector::{Growth, Layer};
 use crate::diagnosis::Diagnosis;
@@ -29,15 +29,18 @@ const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
 impl Incidents {
     /// Time has passed.
     pub fn tick(&mut self, now: Now) {
-        self.request_captures(now);
-        let is_due = |known: &Tracked| {
+        let is_wanting = |known: &&Tracked| matches!(known.need, Need::Wanted { .. });
+        for id in ids(self.iter().filter(is_wanting)) {
+            self.request_capture(now, &id);
+        }
+        let is_due = |known: &&Tracked| {
             known.incident.is_open()
                 && !known.incident.is_unexplained()
                 && known
                     .considered_ns
                     .is_none_or(|at_ns| now.mono_ns.saturating_sub(at_ns) >= CONSIDER_EVERY_NS)
         };
-        for id in self.ids(is_due) {
+        for id in ids(self.iter().filter(is_due)) {
             self.consider_restart(now, id);
         }
         self.close_old_failures(now);
@@ -45,23 +48,23 @@ impl Incidents {
         self.make_room();
     }
 
-    /// Requests the captures that are due. A request that is not answered is repeated.
-    pub(super) fn request_captures(&mut self, now: Now) {
-        for (id, tracked) in &mut self.known {
-            let Need::Wanted { due_ns } = &mut tracked.need else { continue };
-            if *due_ns <= now.mono_ns {
-                *due_ns = now.mono_ns + RETRY_NS;
-                let (serial, growth) = (tracked.incident.serial, &tracked.incident.growth);
-                let rank = growth.rank;
-                let reason = match (&tracked.incident.failure, growth.layer) {
-                    (Some(failure), _) => failure.reason(),
-                    (None, Layer::Workers) => Reason::WorkerGrowth { rank },
-                    (None, _) if growth.is_standstill() => Reason::Standstill { rank },
-                    (None, _) => Reason::Growth { rank },
-                };
-                self.effects.push_back(Effect::RequestCapture { id: id.clone(), serial, reason });
-            }
+    /// Requests the capture of an incident that is due. A request that is not answered is repeated.
+    pub(super) fn request_capture(&mut self, now: Now, id: &str) {
+        let Some(tracked) = self.known.get_mut(id) else { return };
+        let Need::Wanted { due_ns } = &mut tracked.need else { return };
+        if *due_ns > now.mono_ns {
+            return;
         }
+        *due_ns = now.mono_ns + RETRY_NS;
+        let (serial, growth) = (tracked.incident.serial, &tracked.incident.growth);
+        let rank = growth.rank;
+        let reason = match (&tracked.incident.failure, growth.layer) {
+            (Some(failure), _) => failure.reason(),
+            (None, Layer::Workers) => Reason::WorkerGrowth { rank },
+            (None, _) if growth.is_standstill() => Reason::Standstill { rank },
+            (None, _) => Reason::Growth { rank },
+        };
+        self.effects.push_back(Effect::RequestCapture { id: id.into(), serial, reason });
     }
 
     /// A requested capture is under way, or was refused. An answer that comes late is ignored.
@@ -97,23 +100,23 @@ impl Incidents {
     /// Handles the close of a capture: the incidents that wait for it are diagnosed.
     pub fn capture_closed(&mut self, serial: u32, closed: &str, reason: &Reason) {
         self.failure_captured(serial, closed, reason);
-        let waits = |known: &Tracked| match &known.need {
+        let waits = |known: &&Tracked| match &known.need {
             Need::Awaited { capture, .. } => capture == closed,
             Need::Nothing | Need::Wanted { .. } => false,
         };
-        for id in self.ids(waits) {
+        for id in ids(self.known.of(serial).filter(waits)) {
             self.compare(&id, closed);
         }
     }
 
     /// Compares the captures of incidents once more where that is due.
     fn compare_again(&mut self, now: Now) {
-        let is_due = |known: &Tracked| {
+        let is_due = |known: &&Tracked| {
             let has_due = known.compare_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns);
             let is_wanted = known.incident.is_open() || known.incident.diagnosis.is_none();
             has_due && is_wanted && !known.is_compared
         };
-        for id in self.ids(is_due) {
+        for id in ids(self.iter().filter(is_due)) {
             let Some(tracked) = self.known.get_mut(&id) else { continue };
             let Some(capture) = tracked.incident.capture_id.clone() else { continue };
             tracked.compare_due_ns = None;
@@ -227,8 +230,7 @@ impl Incidents {
         // is raised by what comes with it.
         let reports_it = |other: &&Tracked| {
             let Tracked { incident, .. } = other;
-            let is_other = incident.id != id && incident.serial == own.incident.serial;
-            let known = incident.diagnosis.as_ref().filter(|_| is_other && incident.is_open());
+            let known = incident.diagnosis.as_ref().filter(|_| incident.id != id);
             known.is_some_and(|known| {
                 let may_rise = diagnosis.comes_with(known)
                     && known.pages()
@@ -245,7 +247,7 @@ impl Incidents {
             of.incident.growth.is_standstill() && of.incident.urgency == Urgency::Page
         };
         let stood = related.filter(has_paged);
-        let other = stood.or_else(|| self.known.values().find(reports_it));
+        let other = stood.or_else(|| self.known.open_of(own.incident.serial).find(reports_it));
         let reported_in = other.map(|other| other.incident.id.clone());
         // A closed incident is a notice, unless it was closed because its attempt ended, or a
         // restart was quicker than its first capture.
@@ -283,11 +285,10 @@ impl Incidents {
     /// Admits one more open incident of this holder. At the bound, the newest incident of the
     /// largest holder that gives way to the newcomer is closed.
     pub(super) fn admit(&mut self, now: Now, newcomer: HolderKey<'_>) -> bool {
-        let is_open = |known: &&Tracked| known.incident.is_open();
-        let open = || self.known.values().filter(is_open);
-        if open().count() < INCIDENTS_OPEN_MAX {
+        if self.known.open() < INCIDENTS_OPEN_MAX {
             return true;
         }
+        let open = || self.iter().filter(|known| known.incident.is_open());
         let shares = shares(open());
         let all = INCIDENTS_OPEN_MAX as u64;
         let gives_way = |of: &&Tracked| shares.gives_way_in_use(of.holder(), newcomer, all);
@@ -304,8 +305,8 @@ impl Incidents {
     /// is forgotten.
     fn make_room(&mut self) {
         while self.known.len() > INCIDENTS_MAX {
-            let shares = shares(self.known.values());
-            let closed = self.known.values().filter(|known| !known.incident.is_open());
+            let shares = shares(self.iter());
+            let closed = self.iter().filter(|known| !known.incident.is_open());
             // Names are in order of age.
             let oldest = closed.min_by_key(|of| (Reverse(shares.of(of.holder())), &of.incident.id));
             let Some(id) = oldest.map(|of| of.incident.id.clone()) else { return };
