@@ -5,7 +5,6 @@
 //! out here. No event waits for a disk, a network or another process: those run in tasks of their
 //! own and come back as events. The clock is read once per event.
 
-use std::cell::{LazyCell, OnceCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,7 +180,6 @@ impl Coordinator {
             jobs: &self.jobs,
             captures: &self.captures,
             incidents: &self.incidents,
-            open_incidents: OnceCell::new(),
             actions: &self.actions,
             agents: self.streams.count(),
             counters: &self.shared.counters,
@@ -321,9 +319,7 @@ impl Coordinator {
 
     /// The attempt to delete first when the bound of attempts is exceeded.
     fn surplus(&self, newcomer: Option<(HolderKey<'_>, bool)>) -> Option<u32> {
-        // Only a coordinator that is full asks for it.
-        let open = LazyCell::new(|| self.incidents.open_by_attempt());
-        self.jobs.surplus(newcomer, |serial| open.contains_key(&serial))
+        self.jobs.surplus(newcomer, |serial| self.incidents.open_of(serial).next().is_some())
     }
 
     /// Deletes an attempt with all that belongs to it.

@@ -11,7 +11,7 @@ use memtape_core::diagnosis::{Activity, Diagnosis, Fate};
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::identity::owner::Holder;
 use memtape_core::identity::planned_end::PlannedEnd;
-use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
+use memtape_core::incident::{self, Change, Failure, FailureKind, Incident, NotCompared, Tracked};
 use memtape_core::paging::Horizons;
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
@@ -160,13 +160,9 @@ impl Incidents {
         self.machine.len()
     }
 
-    /// Ids of the open incidents of each attempt that has any, oldest first.
-    pub(crate) fn open_by_attempt(&self) -> BTreeMap<u32, Vec<String>> {
-        let mut by_attempt = BTreeMap::<u32, Vec<String>>::new();
-        for of in self.iter().map(Tracked::incident).filter(|of| of.is_open()) {
-            by_attempt.entry(of.serial).or_default().push(of.id.clone());
-        }
-        by_attempt
+    /// The open incidents of an attempt, oldest first.
+    pub(crate) fn open_of(&self, serial: u32) -> impl DoubleEndedIterator<Item = &Incident> {
+        self.machine.open_of(serial).map(Tracked::incident)
     }
 
     /// Has the attempt no incident that is open, or was until nothing was heard of it any more?

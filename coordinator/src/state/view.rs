@@ -2,12 +2,11 @@
 //! changing it.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 
-use memtape_core::incident::{Attempt as _, Incident, Tracked};
+use memtape_core::incident::{Attempt as _, Incident};
 
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
@@ -27,8 +26,6 @@ pub(crate) struct View<'a> {
     pub(crate) jobs: &'a Jobs,
     pub(crate) captures: &'a Captures,
     pub(crate) incidents: &'a Incidents,
-    /// Made when the first attempt is asked about, so that an answer about all is linear.
-    pub(crate) open_incidents: OnceCell<BTreeMap<u32, Vec<String>>>,
     pub(crate) actions: &'a Actions,
     /// Agents with a stream.
     pub(crate) agents: usize,
@@ -36,17 +33,11 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The open incidents of an attempt, oldest first.
-    pub(crate) fn open_of(&self, attempt: &Attempt) -> impl DoubleEndedIterator<Item = &Incident> {
-        let open = self.open_incidents.get_or_init(|| self.incidents.open_by_attempt());
-        let its = open.get(&attempt.record.serial).map_or(&[][..], Vec::as_slice);
-        its.iter().filter_map(|id| self.incidents.get(id)).map(Tracked::incident)
-    }
-
     /// Which ranks of an attempt are silent.
     pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
         let watch = Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns);
-        let standstill = self.open_of(attempt).find(|of| of.growth.is_standstill());
+        let standstill =
+            self.incidents.open_of(attempt.record.serial).find(|of| of.growth.is_standstill());
         let age_ns = |of: &Incident| self.now.wall_ns.saturating_sub(of.opened_wall_ns);
         watch.standing_for(standstill.map(|of| u64::try_from(age_ns(of)).unwrap_or(0)))
     }
@@ -56,7 +47,7 @@ impl View<'_> {
     /// incidents; else as the detector sees it. Others that share the growth may grow slower.
     pub(crate) fn growth(&self, attempt: &Attempt) -> BTreeMap<u32, i64> {
         let mut rates = BTreeMap::new();
-        for of in self.open_of(attempt) {
+        for of in self.incidents.open_of(attempt.record.serial) {
             let findings = iter::once(&of.growth).chain(&of.joined).rev();
             let first: BTreeMap<_, _> = findings.map(|known| (known.rank, known)).collect();
             for (rank, known) in first {

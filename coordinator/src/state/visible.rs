@@ -132,7 +132,7 @@ impl<'a> Visible<'a> {
         &self,
         attempt: &Attempt,
     ) -> impl DoubleEndedIterator<Item = &'a Incident> {
-        self.view.open_of(attempt)
+        self.view.incidents.open_of(attempt.record.serial)
     }
 
     pub(crate) fn incident(&self, id: &str) -> Option<&'a Tracked> {
