@@ -167,7 +167,7 @@ impl Incidents {
 
     /// Has the attempt no incident that is open, or was until nothing was heard of it any more?
     pub(crate) fn is_healthy(&self, serial: u32) -> bool {
-        !self.iter().any(|of| of.incident().serial == serial && of.incident().lasted())
+        !self.machine.of(serial).any(|of| of.incident().lasted())
     }
 
     /// Ranks of this attempt whose deaths are not reported yet.

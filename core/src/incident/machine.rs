@@ -142,6 +142,11 @@ impl Incidents {
         self.known.open_of(serial)
     }
 
+    /// The incidents of an attempt, open or closed.
+    pub fn of(&self, serial: u32) -> impl DoubleEndedIterator<Item = &Tracked> {
+        self.known.of(serial)
+    }
+
     /// Number of remembered incidents.
     pub fn len(&self) -> usize {
         self.known.len()
