@@ -144,7 +144,7 @@ impl FuzzedRouter {
         let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
         let shared = Shared { store, counters, audit, telemetry, events: events.clone() };
         let router = |roles| -> anyhow::Result<(Router, Arc<Door>)> {
-            let tokens = Tokens::new(shared.store.clone(), Vec::new());
+            let tokens = Tokens::new(shared.audit.clone(), Vec::new());
             let door = Arc::new(Door::new(roles, None, tokens, shared.audit.clone())?);
             let quotas = Arc::new(Quotas::new(memory));
             let service = Service::new(shared.clone(), quotas.clone(), door.clone());
