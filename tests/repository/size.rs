@@ -9,16 +9,16 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
-    ("agent", 11_292, 5_352),
-    ("cli", 17_052, 1_606),
-    ("coordinator", 21_248, 10_165),
-    ("core", 31_255, 11_388),
+    ("agent", 11_352, 5_352),
+    ("cli", 16_942, 1_631),
+    ("coordinator", 21_485, 10_204),
+    ("core", 31_359, 11_587),
     ("disk", 1_059, 0),
-    ("fuzz", 0, 527),
+    ("fuzz", 0, 528),
     ("pickle", 4_704, 0),
     ("proto", 2_727, 895),
     ("recorder", 7_890, 145),
-    ("store", 7_363, 2_523),
+    ("store", 7_368, 2_523),
     ("tape", 10_786, 2_666),
     ("tests", 0, 8_003),
     ("tests/bucket", 0, 360),
@@ -28,7 +28,7 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("tests/repository", 0, 1_738),
     ("tests/sim", 0, 2_868),
     ("tests/store_bench", 0, 355),
-    ("tls", 730, 206),
+    ("tls", 929, 234),
     ("xtask", 0, 2_085),
 ];
 

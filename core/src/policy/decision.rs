@@ -224,6 +224,7 @@ const CLUSTER_SPENT: &str = "the budget of the cluster is spent; inspect the job
 const AWAY: &str = "an agent of the job is not connected: it is too early to";
 const NO_STEP: &str = "no step is known at which to";
 const NO_TIME: &str = "memory fails already, or before its effect is known: too late to";
+const OBSERVED: &str = "whether the last action helped is not known yet";
 const JOB_ENDS_FIRST: &str = "the job ends as planned before memory is full";
 const NOT_APPROVED: &str = "a person must approve the restart, by `memtape policy approve`";
 const NOT_BACK: &str = "the agents of the job are not back since the coordinator was started";
@@ -290,9 +291,7 @@ impl Display for Objection {
             ),
             Self::JobEndsFirst => formatter.write_str(JOB_ENDS_FIRST),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
-            Self::Observed => {
-                formatter.write_str("whether the last action helped is not known yet")
-            }
+            Self::Observed => formatter.write_str(OBSERVED),
             Self::NotBack => formatter.write_str(NOT_BACK),
             Self::Unproved => formatter.write_str(UNPROVED),
             Self::DidNotHelp { kind, failures } => write!(
