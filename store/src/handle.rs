@@ -40,7 +40,10 @@ pub struct Store {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unready {
     /// The data folder is gone, or was replaced by another one.
-    #[error("the data folder is gone, or another one is in its place: put it back")]
+    #[error(
+        "the data folder is gone, or another one is in its place: put it back, or restart the \
+         coordinator if it is a copy"
+    )]
     FolderGone,
     /// The last writes of these kinds failed; a line of each says why.
     #[error("{}", .0.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("; "))]

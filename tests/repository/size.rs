@@ -18,7 +18,7 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("pickle", 4_704, 0),
     ("proto", 2_727, 895),
     ("recorder", 7_890, 145),
-    ("store", 7_368, 2_523),
+    ("store", 7_371, 2_523),
     ("tape", 10_786, 2_666),
     ("tests", 0, 8_003),
     ("tests/bucket", 0, 360),
@@ -28,7 +28,7 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("tests/repository", 0, 1_738),
     ("tests/sim", 0, 2_868),
     ("tests/store_bench", 0, 355),
-    ("tls", 929, 234),
+    ("tls", 942, 234),
     ("xtask", 0, 2_085),
 ];
 

@@ -42,7 +42,7 @@ impl Contents for Client {
 
     fn read(folder: &Path) -> Result<(blake3::Hash, Self), TlsError> {
         let material = Material::read(folder)?;
-        let unfit = |error: rustls::Error| TlsError::Unfit(folder.into(), error.to_string());
+        let unfit = |error: rustls::Error| TlsError::unfit(folder, &error);
         let own = material.own();
         let provider = Arc::new(default_provider());
         let config = ClientConfig::builder_with_details(provider, Arc::new(SteadyTime))

@@ -72,6 +72,19 @@ pub enum TlsError {
     Unmade(String, String),
 }
 
+impl TlsError {
+    /// The error of files that TLS cannot be made of.
+    pub(crate) fn unfit(folder: &Path, error: &rustls::Error) -> Self {
+        let why = match error {
+            rustls::Error::InconsistentKeys(_) => {
+                "the key does not belong to the certificate".to_string()
+            }
+            other => other.to_string(),
+        };
+        Self::Unfit(folder.into(), why)
+    }
+}
+
 /// Contents of a folder or a file, which is read again when it changes.
 pub trait Contents: Sized + Send + Sync + 'static {
     /// What the contents are called in the log.

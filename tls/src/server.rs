@@ -83,7 +83,7 @@ impl Contents for Server {
     fn read(folder: &Path) -> Result<(blake3::Hash, Self), TlsError> {
         let material = Material::read(folder)?;
         let own = material.own().unwrap_or_default();
-        let unfit = |error: rustls::Error| TlsError::Unfit(folder.into(), error.to_string());
+        let unfit = |error: rustls::Error| TlsError::unfit(folder, &error);
         let roots = Arc::new(material.roots().map_err(unfit)?);
         let key = material.key.ok_or(TlsError::Absent(folder.into(), "certificate and key"))?;
         let provider = Arc::new(default_provider());

@@ -87,7 +87,7 @@ pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<(Parts, Recovery)> {
     }
     let opened = (|| {
         let made = disk.make_folder("").and_then(|()| disk.make_folder(BLOBS));
-        made.during(|| format!("the data folder {shown} cannot be made"))?;
+        made.during(|| format!("the data folder {shown} cannot be made or written"))?;
         let lock = disk.lock(format::LOCK).map_err(|error| in_use(&**disk, error))?;
         open_locked(disk, lock, WithoutJournal::Refuse)
     })();

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<()> {
     match broken_at {
         None => Ok(()),
         Some(number) => anyhow::bail!(
-            "entry {number} does not fit the one before it: one was changed, or could not be stored"
+            "entry {number} does not fit the one before it: one was changed, or is missing"
         ),
     }
 }
