@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 use memtape_tls::authority::{Party, issue, make};
 use memtape_tls::server::ServerTls;
@@ -60,6 +61,12 @@ fn a_coordinator_whose_certificate_has_ended_is_named() {
     issue(&authority, &own, &Party::User("admin".to_string()), 1).expect("a certificate");
     let (service, hosts) = (folder.path().join("coordinator"), vec!["127.0.0.1".to_string()]);
     issue(&authority, &service, &Party::Coordinator(hosts), 0).expect("a certificate");
+    // It is valid in the second in which it ends.
+    let seconds = || UNIX_EPOCH.elapsed().expect("a clock").as_secs();
+    let issued = seconds();
+    while seconds() <= issued {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let config = ServerTls::open(&service).expect("certificates").config();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();

@@ -10,9 +10,9 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 11_352, 5_352),
-    ("cli", 16_942, 1_631),
+    ("cli", 16_942, 1_638),
     ("coordinator", 21_485, 10_204),
-    ("core", 31_359, 11_587),
+    ("core", 31_359, 11_586),
     ("disk", 1_059, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_704, 0),

@@ -91,8 +91,8 @@ MUTATIONS = [
     (
         "one incident for one cause",
         "core/src/incident/machine.rs",
-        "self.known.values().find(is_about)",
-        "self.known.values().find(is_about).filter(|_| false)",
+        "open.find(|of| of.is_about(key))",
+        "open.find(|of| of.is_about(key) && of.serial == u32::MAX)",
         None,
     ),
     (

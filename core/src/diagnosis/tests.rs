@@ -144,8 +144,7 @@ fn a_leak_is_named_with_and_without_an_earlier_state() {
         [
             "blocks from train.py:36 in train_step grew by 384 MiB from step 120 to step 376",
             "the same stacks grew by 0 B on the median of 3 peers",
-            "its 256 live blocks were allocated in 256 distinct steps, 120 to 375: blocks of every \
-             age stay",
+            "its 256 live blocks were allocated in 256 distinct steps, 120 to 375",
             "this line explains 100 % of the growth",
         ]
     );
