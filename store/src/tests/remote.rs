@@ -11,7 +11,7 @@ use crate::handle::Store;
 use crate::tests::fixtures::{close, error_line, reopen};
 
 async fn connect(store: &Store, url: &str, server: &Server) -> Result<()> {
-    store.keep_snapshots_with(url, server.settings()).await
+    store.keep_snapshots_with(url, server.settings("tests")).await
 }
 
 fn snapshot(fill: u8, bytes: usize) -> (blake3::Hash, Bytes) {

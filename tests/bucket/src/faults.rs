@@ -1,10 +1,12 @@
-//! Faults that are ordered for the next requests, one for each, in order.
+//! Faults on order: for the next requests, one for each, or for all requests of a rule.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper::{Method, Request};
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,30 +20,90 @@ pub enum Fault {
     Unavailable,
     /// The request is carried out, and the connection closed before the answer.
     AnswerLost,
+    /// The request waits so long, and is carried out then.
+    Slow(Duration),
+    /// No answer, as in a partition; nothing is written.
+    Silent,
+}
+
+/// The requests that a fault happens to, until the rules are cleared.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Access key of the client; every client when it is empty.
+    pub client: &'static str,
+    /// Method; every method when there is none.
+    pub method: Option<Method>,
+    /// A part of the path; every path when it is empty.
+    pub path: &'static str,
+    /// How many of 100 such requests.
+    pub percent: u8,
+    /// What happens to them.
+    pub fault: Fault,
+}
+
+impl Rule {
+    /// All requests of a client.
+    pub fn of(client: &'static str, fault: Fault) -> Self {
+        Self { client, method: None, path: "", percent: 100, fault }
+    }
+
+    fn is_for(&self, client: &str, request: &Request<Incoming>) -> bool {
+        (self.client.is_empty() || self.client == client)
+            && self.method.as_ref().is_none_or(|method| method == request.method())
+            && request.uri().path().contains(self.path)
+    }
 }
 
 /// The ordered faults.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Mutex<VecDeque<Fault>>);
+pub(crate) struct Faults(Mutex<Ordered>);
+
+#[derive(Debug, Default)]
+struct Ordered {
+    next: VecDeque<Fault>,
+    rules: Vec<Rule>,
+    /// Requests that rules were for, by which percentages are spread evenly.
+    requests: u64,
+}
 
 impl Faults {
     pub(crate) fn order(&self, faults: &[Fault]) {
-        self.lock().extend(faults);
+        self.lock().next.extend(faults);
     }
 
-    /// The fault of the next request.
-    pub(crate) fn next(&self) -> Option<Fault> {
-        self.lock().pop_front()
+    pub(crate) fn add(&self, rule: Rule) {
+        self.lock().rules.push(rule);
     }
 
-    /// Forgets the faults that did not happen yet, and returns their number.
+    /// The fault of a request.
+    pub(crate) fn of(&self, request: &Request<Incoming>) -> Option<Fault> {
+        let mut ordered = self.lock();
+        if let Some(fault) = ordered.next.pop_front() {
+            return Some(fault);
+        }
+        let client = client(request);
+        let rule = ordered.rules.iter().find(|rule| rule.is_for(client, request))?;
+        let (percent, fault) = (u64::from(rule.percent), rule.fault);
+        ordered.requests += 1;
+        // 37 and 100 have no common divisor: of 100 requests in a row, `percent` are chosen.
+        (ordered.requests * 37 % 100 < percent).then_some(fault)
+    }
+
+    /// Forgets rules, and faults that did not happen yet; returns the number of these.
     pub(crate) fn clear(&self) -> usize {
-        std::mem::take(&mut *self.lock()).len()
+        std::mem::take(&mut *self.lock()).next.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Fault>> {
+    fn lock(&self) -> MutexGuard<'_, Ordered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The access key that signed a request; empty where it is not signed.
+fn client(request: &Request<Incoming>) -> &str {
+    let signed = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let after = signed.and_then(|signed| signed.split_once("Credential="));
+    after.and_then(|(_, key)| key.split_once('/')).map_or("", |(key, _)| key)
 }
 
 /// Reads this many bytes of a body, or all of it.

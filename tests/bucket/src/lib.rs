@@ -2,8 +2,9 @@
 //!
 //! `s3s` speaks the protocol and checks signatures. All objects are in one map behind one lock, so
 //! that a condition of a PUT is checked and applied in one step: servers that check first and write
-//! later let two creators of one object win. Faults are ordered for the next requests. There are no
-//! multipart uploads and no versions of objects.
+//! later let two creators of one object win; it can be set to be such a server. Faults are ordered
+//! for the next requests, or by rules for some clients, methods and paths. A client is an access
+//! key: every one is accepted, with one secret. There are no versions of objects.
 
 #![forbid(unsafe_code)]
 
@@ -13,25 +14,27 @@ mod objects;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
-use s3s::auth::SimpleAuth;
+use s3s::S3Result;
+use s3s::auth::{S3Auth, SecretKey};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-pub use crate::faults::Fault;
 use crate::faults::Faults;
+pub use crate::faults::{Fault, Rule};
+pub use crate::objects::Conditions;
 use crate::objects::Objects;
 
 /// Name of the bucket.
 pub const BUCKET: &str = "bucket";
 
-const KEY: &str = "key";
 const SECRET: &str = "secret";
 
 /// A server with one bucket. Its connections and objects end with it.
@@ -53,18 +56,18 @@ impl Server {
         let address = listener.local_addr().expect("a listener has an address");
         let (objects, faults) = (Objects::default(), Arc::<Faults>::default());
         let mut builder = S3ServiceBuilder::new(objects.clone());
-        builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        builder.set_auth(AnyKey);
         let mut tasks = JoinSet::new();
         tasks.spawn(serve(listener, builder.build(), faults.clone()));
         Self { address, objects, faults, _tasks: tasks }
     }
 
-    /// The variables by which a client finds the server and signs its requests.
-    pub fn settings(&self) -> Vec<(String, String)> {
+    /// The variables by which a client of this access key finds the server and signs its requests.
+    pub fn settings(&self, client: &str) -> Vec<(String, String)> {
         let settings = [
             ("AWS_ENDPOINT_URL", format!("http://{}", self.address)),
             ("AWS_ALLOW_HTTP", "true".to_string()),
-            ("AWS_ACCESS_KEY_ID", KEY.to_string()),
+            ("AWS_ACCESS_KEY_ID", client.to_string()),
             ("AWS_SECRET_ACCESS_KEY", SECRET.to_string()),
             ("AWS_REGION", "us-east-1".to_string()),
         ];
@@ -81,7 +84,22 @@ impl Server {
         self.faults.order(faults);
     }
 
-    /// Number of faults that were ordered and did not happen yet; none of them happens any more.
+    /// Lets a fault happen to all requests of a rule. The first rule of a request counts.
+    pub fn add_rule(&self, rule: Rule) {
+        self.faults.add(rule);
+    }
+
+    /// Sets what happens to conditions of PUTs.
+    pub fn set_conditions(&self, conditions: Conditions) {
+        self.objects.set_conditions(conditions);
+    }
+
+    /// Flips a bit in the middle of an object; false if there is none of this key.
+    pub fn damage(&self, key: &str) -> bool {
+        self.objects.damage(key)
+    }
+
+    /// Ends all rules, and all faults that did not happen yet; returns the number of these.
     pub fn clear_faults(&self) -> usize {
         self.faults.clear()
     }
@@ -107,7 +125,7 @@ async fn answer(
     faults: Arc<Faults>,
     request: Request<Incoming>,
 ) -> Result<Response<s3s::Body>, Closed> {
-    let fault = faults.next();
+    let fault = faults.of(&request);
     match fault {
         Some(Fault::Closed { body_bytes }) => {
             faults::read(request.into_body(), body_bytes).await;
@@ -121,10 +139,22 @@ async fn answer(
             *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             return Ok(answer);
         }
+        Some(Fault::Silent) => std::future::pending().await,
+        Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
         Some(Fault::AnswerLost) | None => {}
     }
     let answered = s3.call(request.map(s3s::Body::from)).await.map_err(|_| Closed)?;
-    if fault.is_some() { Err(Closed) } else { Ok(answered) }
+    if fault == Some(Fault::AnswerLost) { Err(Closed) } else { Ok(answered) }
+}
+
+/// Every access key has the same secret.
+struct AnyKey;
+
+#[async_trait]
+impl S3Auth for AnyKey {
+    async fn get_secret_key(&self, _: &str) -> S3Result<SecretKey> {
+        Ok(SecretKey::from(SECRET))
+    }
 }
 
 /// The connection is closed without an answer.
