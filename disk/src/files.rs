@@ -82,6 +82,11 @@ pub trait DiskFile: Debug + Send + Sync {
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
+
+    /// True when whatever a new process reads is durable: no cache of a kernel is in between.
+    fn is_durable_as_read(&self) -> bool {
+        false
+    }
 }
 
 /// A lock; dropping it gives it back.

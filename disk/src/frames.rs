@@ -225,7 +225,7 @@ impl Frames {
 /// and taking its records back: these are only in the kernel's cache, and no sync would write them
 /// again. So the tail is written once more.
 fn settle(file: &dyn DiskFile, end: u64) -> io::Result<()> {
-    if end == 0 {
+    if end == 0 || file.is_durable_as_read() {
         return Ok(());
     }
     let begin = end.saturating_sub(SETTLE_BYTES);

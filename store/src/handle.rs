@@ -1,6 +1,5 @@
 //! The handle on the store: the interface for the coordinator.
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,8 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use memtape_core::limits::CHANGES_QUEUED_MAX;
 
 use crate::backup::make::{self, WithSnapshots};
-use crate::blobs::{local::Blobs, remote::Remote};
+use crate::blobs::environment;
+use crate::blobs::local::{Blobs, blocking};
+use crate::blobs::remote::Remote;
 use crate::clock::{ClockWatch, StoreClock};
+#[cfg(feature = "cluster")]
+use crate::cluster::{disk::ShardDisk, shard::Shard};
 use crate::encoding::{Changes, Loaded, load};
 use crate::error::{During, Error, Kind, Result};
 use crate::inventory::Loss;
@@ -26,6 +29,8 @@ use crate::writer::thread::{self, Job, Writer};
 use crate::writer::turns::Turns;
 use memtape_disk::clock;
 use memtape_disk::{files::Disk, real::RealDisk};
+#[cfg(feature = "cluster")]
+use tokio::runtime::Handle;
 
 /// A handle on the store. When the last handle is gone, open steps are packed and all files closed.
 #[derive(Clone, Debug)]
@@ -71,8 +76,24 @@ impl Store {
 
     /// Opens or makes a store and reads its records. Blocks.
     pub fn open(folder: &Path) -> Result<(Self, Loaded, Recovery)> {
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
-        let (writer, loaded, recovery) = open_parts(&disk)?;
+        Self::open_on(&(Arc::new(RealDisk::new(folder)) as Arc<dyn Disk>))
+    }
+
+    /// Opens or makes the store of a shard. Blocks, and not on an async loop: the shard's runtime
+    /// goes on until the store is closed.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; the bucket is away, or the shard was taken.
+    #[cfg(feature = "cluster")]
+    pub fn open_shard(shard: Arc<Shard>, runtime: Handle) -> Result<(Self, Loaded, Recovery)> {
+        let shown = shard.name().to_string();
+        let disk = ShardDisk::open(shard, runtime).during(|| format!("{shown} cannot be read"))?;
+        Self::open_on(&(Arc::new(disk) as Arc<dyn Disk>))
+    }
+
+    /// As [`Self::open`], on this disk.
+    pub(crate) fn open_on(disk: &Arc<dyn Disk>) -> Result<(Self, Loaded, Recovery)> {
+        let (writer, loaded, recovery) = open_parts(disk)?;
         let shared = writer.shared().clone();
         let jobs =
             thread::start(writer).during(|| "the store's thread cannot be started".to_string())?;
@@ -99,10 +120,7 @@ impl Store {
     /// Keeps new snapshots in an S3-compatible store from now on, configured by the `AWS_…`
     /// variables. Must be called before anything is stored.
     pub async fn keep_snapshots_at(&self, url: &str) -> Result<()> {
-        let text = |(name, value): (OsString, OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        let settings: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+        let settings = environment();
         self.keep_snapshots_with(url, settings).await
     }
 
@@ -112,12 +130,11 @@ impl Store {
         url: &str,
         settings: Vec<(String, String)>,
     ) -> Result<()> {
-        let disk = &*self.shared.reader.disk;
-        let format =
-            format::read(disk).during(|| "the store's file FORMAT cannot be read".to_string())?;
-        let remote = Remote::connect(url, &format.id, settings).await?;
-        format::set_snapshots_url(disk, url)
-            .during(|| "the store's file FORMAT cannot be written".to_string())?;
+        let remote = Remote::connect(url, self.id(), settings).await?;
+        let (disk, noted) = (self.shared.reader.disk.clone(), url.to_string());
+        let set =
+            blocking(&*self.shared.reader.disk, move || format::set_snapshots_url(&*disk, &noted));
+        set.await.during(|| "the store's file FORMAT cannot be written".to_string())?;
         self.shared.blobs.move_to(remote);
         Ok(())
     }

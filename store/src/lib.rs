@@ -14,8 +14,12 @@
 
 mod backup;
 mod blobs;
+#[cfg(feature = "s3")]
+pub mod bucket;
 mod catalogue;
 mod clock;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 mod encoding;
 mod error;
 mod handle;

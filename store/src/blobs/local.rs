@@ -262,7 +262,7 @@ impl Blobs {
 }
 
 /// Runs blocking work on a separate thread, or on this one without a runtime, or in simulated time.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     disk: &dyn Disk,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode,
-    RetryConfig,
+    BackoffConfig, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, RetryConfig,
 };
 use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
 
 use crate::blobs::reading::Objects;
+use crate::bucket::{self, Bucket};
 use crate::error::{During, Error, Kind, Result};
 
 /// Says whose prefix it is.
@@ -28,9 +27,6 @@ const OWNER: &str = "memtape-store";
 /// sends the snapshot again.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIME: Duration = Duration::from_secs(30);
-
-/// Time limit of one attempt, including a large snapshot. `AWS_TIMEOUT` overrides it.
-const REQUEST_TIME: &str = "60 seconds";
 
 /// The check at a start.
 const CHECK_TIME: Duration = Duration::from_secs(20);
@@ -47,27 +43,14 @@ pub struct Remote {
 impl Remote {
     /// Connects, and checks that the prefix can be written and is the store's own.
     pub async fn connect(url: &str, owner: &str, settings: Vec<(String, String)>) -> Result<Self> {
-        let (bucket, prefix) = parse(url).ok_or_else(|| {
-            Error::foreign(format!("{url:?} is no place for snapshots: write s3://BUCKET/PREFIX"))
-        })?;
-        let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
-        let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
-        for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
-            if let Ok(key) = name.to_ascii_lowercase().parse() {
-                builder = builder.with_config(key, value);
-            }
-        }
         let retry = RetryConfig {
             max_retries: RETRIES_MAX,
             retry_timeout: RETRY_TIME,
             backoff: BackoffConfig::default(),
         };
-        let builder = builder.with_bucket_name(bucket).with_retry(retry);
-        let objects = builder.build().during(|| {
-            format!("the store of snapshots {url} cannot be used: check the AWS_ variables")
-        })?;
+        let Bucket { objects, prefix, .. } = Bucket::new(url, settings, retry)?;
         let runtime = Handle::current();
-        let remote = Self { objects: Arc::new(objects), prefix, runtime };
+        let remote = Self { objects, prefix, runtime };
         let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
         claimed.map_err(|_| {
             Error::io(format!(
@@ -163,13 +146,5 @@ impl Remote {
 
 /// True when snapshots could be kept at this URL.
 pub fn is_snapshots_url(url: &str) -> bool {
-    parse(url).is_some()
-}
-
-/// Bucket and prefix.
-pub(crate) fn parse(url: &str) -> Option<(&str, Path)> {
-    let rest = url.strip_prefix("s3://")?;
-    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    let prefix = Path::parse(prefix.trim_matches('/')).ok()?;
-    (!bucket.is_empty()).then_some((bucket, prefix))
+    bucket::parse(url).is_some()
 }

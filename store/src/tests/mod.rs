@@ -3,10 +3,12 @@
 mod backup;
 mod basics;
 mod clock_jumps;
+mod cluster;
 mod crash;
 mod damage;
 mod fixtures;
 mod full_disk;
 mod kill;
 mod remote;
+mod shard_store;
 mod vanished;

@@ -1,0 +1,77 @@
+//! The connection to a prefix of an S3-compatible bucket, by `object_store`.
+//!
+//! Of the environment only `AWS_…` variables count. Failed requests are tried again within the
+//! bounds that the caller gives. Nothing is written here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
+
+use crate::blobs::environment;
+use crate::error::{During, Error, Result};
+
+/// Time limit of one attempt at a request. `AWS_TIMEOUT` overrides it.
+const REQUEST_TIME: &str = "60 seconds";
+
+/// Retries of a request where the caller tries again itself.
+const RETRIES_MAX: usize = 3;
+const RETRY_TIME: Duration = Duration::from_secs(10);
+
+/// A prefix of a bucket.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) prefix: Path,
+    pub(crate) url: Arc<str>,
+}
+
+impl Bucket {
+    /// As [`Self::new`], with the variables of this process and few retries.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_environment(url: &str) -> Result<Self> {
+        let retry = RetryConfig {
+            max_retries: RETRIES_MAX,
+            retry_timeout: RETRY_TIME,
+            backoff: BackoffConfig::default(),
+        };
+        Self::new(url.trim_end_matches('/'), environment(), retry)
+    }
+
+    /// As the operator wrote it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables. Sends nothing yet.
+    ///
+    /// # Errors
+    /// The URL is none of a bucket, or a variable makes no sense.
+    pub fn new(url: &str, settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Self> {
+        let (bucket, prefix) = parse(url).ok_or_else(|| {
+            Error::foreign(format!("{url:?} is no bucket: write s3://BUCKET/PREFIX"))
+        })?;
+        let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+        let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
+        for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
+            if let Ok(key) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        let built = builder.with_bucket_name(bucket).with_retry(retry).build();
+        let objects = built.during(|| format!("{url} cannot be used: check the AWS_ variables"))?;
+        Ok(Self { objects: Arc::new(objects), prefix, url: url.into() })
+    }
+}
+
+/// Bucket and prefix.
+pub(crate) fn parse(url: &str) -> Option<(&str, Path)> {
+    let rest = url.strip_prefix("s3://")?;
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = Path::parse(prefix.trim_matches('/')).ok()?;
+    (!bucket.is_empty()).then_some((bucket, prefix))
+}

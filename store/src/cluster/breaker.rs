@@ -1,0 +1,221 @@
+//! The circuit breaker between one ownership of a shard and the bucket.
+//!
+//! SlateDB repeats a failed request without end, and goes on in the background when its handle is
+//! dropped. After [`Breaker::cut`] each request of this ownership, begun or new, fails with an
+//! error that SlateDB does not repeat: it closes. So an opening, a flush and a closing have a time
+//! limit while the bucket is away, and a shard that was given up cannot write. A request that was
+//! sent before may still reach the bucket: SlateDB's fence is for that. The breaker counts
+//! requests.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    UploadPart,
+};
+use slatedb_common::retry::NonRetryable;
+use tokio_stream::Stream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+/// A stream as `object_store` hands it out.
+type Parts<T> = Pin<Box<dyn Stream<Item = Result<T>> + Send>>;
+
+/// The breaker. Clones are handles of the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Breaker {
+    objects: Arc<dyn ObjectStore>,
+    ended: CancellationToken,
+    requests: Arc<Requests>,
+}
+
+/// Requests to the bucket, by their price.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// PUTs, with parts of uploads.
+    pub puts: AtomicU64,
+    /// GETs and HEADs.
+    pub gets: AtomicU64,
+    /// LISTs.
+    pub lists: AtomicU64,
+    /// Bytes of the PUTs.
+    pub bytes_put: AtomicU64,
+}
+
+/// The error of every request after the cut.
+#[derive(Debug, thiserror::Error)]
+#[error("the shard was given up")]
+struct Cut;
+
+impl Breaker {
+    /// A breaker that lets requests pass.
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
+        Self { objects, ended: CancellationToken::new(), requests: Arc::default() }
+    }
+
+    /// Ends all requests, for good.
+    pub(crate) fn cut(&self) {
+        self.ended.cancel();
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> &Arc<Requests> {
+        &self.requests
+    }
+
+    async fn pass<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => Err(refused()),
+            answer = request => answer,
+        }
+    }
+
+    fn pass_all<T: Send + 'static>(&self, parts: Parts<T>) -> Parts<T> {
+        let cut = Box::pin(self.ended.clone().cancelled_owned());
+        Box::pin(Breakable { parts: Some(parts), cut })
+    }
+
+    fn put(&self, bytes: usize) {
+        self.requests.puts.fetch_add(1, Relaxed);
+        self.requests.bytes_put.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+fn refused() -> Error {
+    let source = Box::new(NonRetryable(Box::new(Cut)));
+    Error::Generic { store: "memtape", source }
+}
+
+/// A stream that ends with an error at the cut.
+struct Breakable<T> {
+    parts: Option<Parts<T>>,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl<T> Stream for Breakable<T> {
+    type Item = Result<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(parts) = &mut self.parts else { return Poll::Ready(None) };
+        let next = parts.as_mut().poll_next(context);
+        if self.cut.as_mut().poll(context).is_ready() {
+            self.parts = None;
+            return Poll::Ready(Some(Err(refused())));
+        }
+        next
+    }
+}
+
+impl fmt::Display for Breaker {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}", self.objects)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl ObjectStore for Breaker {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        self.put(payload.content_length());
+        self.pass(self.objects.put_opts(location, payload, options)).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.put(0);
+        let upload = self.pass(self.objects.put_multipart_opts(location, options)).await?;
+        Ok(Box::new(BreakableUpload { upload, breaker: self.clone() }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.requests.gets.fetch_add(1, Relaxed);
+        let mut got = self.pass(self.objects.get_opts(location, options)).await?;
+        got.payload = match got.payload {
+            GetResultPayload::Stream(parts) => GetResultPayload::Stream(self.pass_all(parts)),
+            file => file,
+        };
+        Ok(got)
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.requests.gets.fetch_add(ranges.len() as u64, Relaxed);
+        self.pass(self.objects.get_ranges(location, ranges)).await
+    }
+
+    fn delete_stream(&self, locations: Parts<Path>) -> Parts<Path> {
+        self.pass_all(self.objects.delete_stream(locations))
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> Parts<ObjectMeta> {
+        self.requests.lists.fetch_add(1, Relaxed);
+        self.pass_all(self.objects.list(prefix))
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> Parts<ObjectMeta> {
+        self.requests.lists.fetch_add(1, Relaxed);
+        self.pass_all(self.objects.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.requests.lists.fetch_add(1, Relaxed);
+        self.pass(self.objects.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.put(0);
+        self.pass(self.objects.copy_opts(from, to, options)).await
+    }
+
+    async fn rename_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: object_store::RenameOptions,
+    ) -> Result<()> {
+        self.put(0);
+        self.pass(self.objects.rename_opts(from, to, options)).await
+    }
+}
+
+/// An upload in parts, behind the breaker.
+#[derive(Debug)]
+struct BreakableUpload {
+    upload: Box<dyn MultipartUpload>,
+    breaker: Breaker,
+}
+
+#[async_trait]
+impl MultipartUpload for BreakableUpload {
+    fn put_part(&mut self, part: PutPayload) -> UploadPart {
+        self.breaker.put(part.content_length());
+        let (breaker, request) = (self.breaker.clone(), self.upload.put_part(part));
+        Box::pin(async move { breaker.pass(request).await })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.breaker.put(0);
+        self.breaker.pass(self.upload.complete()).await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.breaker.pass(self.upload.abort()).await
+    }
+}

@@ -1,0 +1,101 @@
+//! The hint of a shard: an object in the bucket that says which coordinator owns it.
+//!
+//! Every change is a PUT on the condition that the object did not change since it was read, so of
+//! many who claim a hint at once one gets it. The hint proves nothing: the fence of the shard
+//! decides who owns it. When a hint may be claimed is core's decision (`placement.rs`).
+
+use object_store::path::Path;
+use object_store::{Error as ObjectError, ObjectStoreExt, PutMode, UpdateVersion};
+use serde::{Deserialize, Serialize};
+
+use crate::bucket::Bucket;
+use crate::cluster::shard::{Epoch, ShardId};
+use crate::error::{Error, Kind, Result};
+
+/// The contents of a hint.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Owner {
+    /// Name of the coordinator's process; never the same twice.
+    pub process: String,
+    /// Where agents and people reach it.
+    pub address: String,
+    /// Epoch of its ownership; of the one before, until it has one.
+    pub epoch: u64,
+    /// True when it gave the shard up: the next owner need not wait.
+    pub has_left: bool,
+    /// Renewals so far.
+    pub renewals: u64,
+}
+
+impl Owner {
+    /// The epoch, as a shard counts it.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch)
+    }
+}
+
+/// The hint of one shard.
+#[derive(Clone, Debug)]
+pub struct Hint {
+    bucket: Bucket,
+    path: Path,
+}
+
+/// A version of a hint, for the condition of the next change.
+#[derive(Clone, Debug)]
+pub struct Version(UpdateVersion);
+
+impl Version {
+    /// Differs from that of every other version.
+    pub fn tag(&self) -> &str {
+        self.0.e_tag.as_deref().unwrap_or_default()
+    }
+}
+
+impl Hint {
+    /// The hint of a shard in this bucket.
+    pub fn new(bucket: &Bucket, shard: ShardId) -> Self {
+        let path = bucket.prefix.clone().join("owners").join(format!("{:04}", shard.0));
+        Self { bucket: bucket.clone(), path }
+    }
+
+    /// Reads the hint; none when it was never claimed.
+    ///
+    /// # Errors
+    /// The bucket cannot be read, or the object makes no sense.
+    pub async fn read(&self) -> Result<Option<(Owner, Version)>> {
+        let got = match self.bucket.objects.get(&self.path).await {
+            Ok(got) => got,
+            Err(ObjectError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let version = UpdateVersion { e_tag: got.meta.e_tag.clone(), version: None };
+        let owner = serde_json::from_slice(&got.bytes().await?).map_err(|_| {
+            let path = &self.path;
+            Error::new(
+                Kind::Damaged,
+                format!("the object {path} of {} is damaged", self.bucket.url),
+            )
+        })?;
+        Ok(Some((owner, Version(version))))
+    }
+
+    /// Changes the hint from this version (none: it must not be there); none when another
+    /// coordinator changed it before.
+    ///
+    /// # Errors
+    /// The bucket cannot be written.
+    pub async fn write(&self, from: Option<Version>, owner: &Owner) -> Result<Option<Version>> {
+        let body = serde_json::to_vec(owner).unwrap_or_default();
+        let mode = from.map_or(PutMode::Create, |Version(version)| PutMode::Update(version));
+        match self.bucket.objects.put_opts(&self.path, body.into(), mode.into()).await {
+            Ok(put) => Ok(Some(Version(put.into()))),
+            Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {
+                // A PUT whose answer was lost is repeated, and refused because of itself.
+                let now = self.read().await?;
+                Ok(now.filter(|(known, _)| known == owner).map(|(_, version)| version))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Shards of a cluster, in a bucket: who owns a shard, and what of it is durable.
+//!
+//! `proof.rs` refuses a bucket that ignores conditions; `shard.rs` takes, writes and closes a
+//! shard, which is a database of SlateDB; `breaker.rs` stands between one ownership and the bucket;
+//! `disk.rs` makes a shard the disk of a store, whose writer and formats are the same as in a
+//! folder; `hint.rs` names the owner to those who look for it. The coordinator decides when to try.
+
+pub(crate) mod breaker;
+pub(crate) mod disk;
+pub mod hint;
+pub mod proof;
+pub mod shard;
+
+pub use breaker::Requests;

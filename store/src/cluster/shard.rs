@@ -1,0 +1,363 @@
+//! A shard that this process owns: a database of SlateDB in the bucket.
+//!
+//! The process that opened the database last owns the shard: SlateDB's fence refuses every write of
+//! an earlier owner. The writer epoch that SlateDB counts is the epoch of the ownership; a row of
+//! our own in the first batch holds it beside the data, and must agree. One watch reports what is
+//! durable. Each ownership has a circuit breaker, which is cut when the ownership ends. Reads do
+//! not prove ownership: an earlier owner that has not heard of a new one answers them from memory.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use memtape_disk::tree::Change;
+use slatedb::config::{
+    CompactorOptions, DurabilityLevel, FlushOptions, FlushType, GarbageCollectorDirectoryOptions,
+    GarbageCollectorOptions, ReadOptions, ScanOptions,
+};
+use slatedb::{CloseReason, Db, DbStatus, ErrorKind, Settings, WriteBatch};
+use tokio::sync::watch;
+
+use crate::bucket::Bucket;
+use crate::cluster::breaker::{Breaker, Requests};
+
+/// Time after which rows are put into the bucket that no sync asked for.
+const FLUSH_EVERY: Duration = Duration::from_secs(5);
+
+/// Interval at which an idle owner finds out that the shard was taken from it.
+const MANIFEST_POLL_EVERY: Duration = Duration::from_secs(5);
+
+/// Interval of the search for work of compaction.
+const COMPACT_EVERY: Duration = Duration::from_secs(30);
+
+/// Interval and least age of what is removed from the bucket. The age is the margin for clocks of
+/// machines that differ.
+const COLLECT_EVERY: Duration = Duration::from_secs(300);
+const COLLECT_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Bytes of rows in memory from which on they are written to a table of their own.
+const TABLE_BYTES: usize = 4 << 20;
+
+/// Bytes of rows in memory from which on writes wait.
+pub(crate) const UNFLUSHED_BYTES_MAX: usize = 32 << 20;
+
+/// Key of the row with the epoch. No kind of record has this byte.
+const EPOCH_KEY: &[u8] = b"\0epoch";
+
+/// Number of a shard within its cluster.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ShardId(pub u16);
+
+/// Number of an ownership of a shard: greater than that of every earlier one. 0 before the first.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Epoch(pub u64);
+
+/// Number of a batch within a shard. Grows with every batch.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Position(pub u64);
+
+/// Why a shard cannot be owned, read or written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ShardError {
+    /// Another process opened the shard.
+    #[error("another coordinator owns the shard")]
+    Taken,
+    /// The bucket did not answer in time.
+    #[error("the bucket does not answer")]
+    Away,
+    /// This handle gave the shard up.
+    #[error("the shard was given up")]
+    Closed,
+    /// Data in the bucket makes no sense.
+    #[error("data of the shard is damaged, or of another version")]
+    Damaged,
+}
+
+/// Which rows a read sees.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Level {
+    /// Rows that are durable: for answers to people.
+    Durable,
+    /// All rows that this owner wrote: for its own decisions.
+    Ours,
+}
+
+/// What of a shard is durable.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Durable {
+    /// All batches up to this one. Durable batches stay so when the ownership has ended.
+    pub upto: Position,
+    /// Why nothing more becomes durable.
+    pub end: Option<ShardError>,
+}
+
+/// An owned shard. Its requests end with it.
+pub struct Shard {
+    db: Db,
+    epoch: Epoch,
+    breaker: Breaker,
+    /// To name it to a person.
+    name: String,
+}
+
+impl Shard {
+    /// Takes a shard, from its owner if it has one. When this returns, every batch that an earlier
+    /// owner saw as durable can be read, no earlier owner can make anything durable any more, and
+    /// the row of the new epoch is durable. `seen` is the newest epoch that the caller knows:
+    /// another one in the bucket is an error, so that two callers do not take the shard from each
+    /// other. Without it, the shard is taken in any case.
+    ///
+    /// # Errors
+    /// `Taken`, `Damaged`, and `Away` after `patience`: nothing of this attempt goes on then.
+    pub async fn take(
+        bucket: &Bucket,
+        shard: ShardId,
+        seen: Option<Epoch>,
+        patience: Duration,
+    ) -> Result<Self, ShardError> {
+        let breaker = Breaker::new(bucket.objects.clone());
+        let opening = async {
+            match Self::open(bucket, shard, seen, &breaker).await {
+                // Of two that make a shard at once, one finds the other's first file in its place.
+                Err(ShardError::Damaged) => Self::open(bucket, shard, seen, &breaker).await,
+                opened => opened,
+            }
+        };
+        let opened = within(patience, opening).await;
+        if opened.is_err() {
+            breaker.cut();
+        }
+        opened
+    }
+
+    async fn open(
+        bucket: &Bucket,
+        shard: ShardId,
+        seen: Option<Epoch>,
+        breaker: &Breaker,
+    ) -> Result<Self, ShardError> {
+        let path = bucket.prefix.clone().join("shards").join(format!("{:04}", shard.0));
+        let mut builder = Db::builder(path, Arc::new(breaker.clone())).with_settings(settings());
+        if let Some(Epoch(seen)) = seen {
+            builder = builder.with_expected_epoch(seen);
+        }
+        let db = builder.build().await.map_err(|error| of(&error))?;
+        let epoch = Epoch(db.status().current_manifest.writer_epoch());
+        let name = format!("shard {} of {}", shard.0, bucket.url);
+        let owned = Self { db, epoch, breaker: breaker.clone(), name };
+        let before = owned.get(EPOCH_KEY, Level::Ours).await?;
+        let before = before.map(|row| row.as_ref().try_into().map(u64::from_be_bytes));
+        if before.is_some_and(|row| row.is_err() || row.is_ok_and(|before| before >= epoch.0)) {
+            return Err(ShardError::Damaged);
+        }
+        let row = Change { key: EPOCH_KEY.to_vec(), value: Some(epoch.0.to_be_bytes().to_vec()) };
+        owned.write([row]).await?;
+        owned.settle().await?;
+        Ok(owned)
+    }
+
+    /// Number and bucket, to name the shard to a person.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The epoch of this ownership.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Requests of this ownership to the bucket.
+    pub fn requests(&self) -> &Requests {
+        self.breaker.requests()
+    }
+
+    /// Queues a batch: all of it or nothing, in the order of calls. Reads of this owner see it, and
+    /// it is not durable yet. Of the same key the last change counts. Waits while too many bytes
+    /// are not written.
+    ///
+    /// # Errors
+    /// The ownership has ended.
+    pub async fn write(
+        &self,
+        changes: impl IntoIterator<Item = Change>,
+    ) -> Result<Position, ShardError> {
+        let mut batch = WriteBatch::new();
+        for Change { key, value } in changes {
+            match value {
+                Some(value) => batch.put_bytes(key.into(), value.into()),
+                None => batch.delete(key),
+            }
+        }
+        let written = self.db.write(batch).await.map_err(|error| of(&error))?;
+        Ok(Position(written.seqnum()))
+    }
+
+    /// Makes durable what was queued before. Success proves that this ownership had the shard at
+    /// some time after the call began.
+    ///
+    /// # Errors
+    /// The ownership has ended. Waits without end while the bucket is away.
+    pub async fn settle(&self) -> Result<(), ShardError> {
+        self.db.flush().await.map_err(|error| of(&error))
+    }
+
+    /// What is durable, and its changes.
+    pub fn durable(&self) -> DurableWatch {
+        DurableWatch(self.db.subscribe())
+    }
+
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// The ownership has ended, or the row is damaged. Waits without end while the bucket is away.
+    pub async fn get(&self, key: &[u8], level: Level) -> Result<Option<Bytes>, ShardError> {
+        let options = ReadOptions { durability_filter: level.into(), ..Default::default() };
+        self.db.get_with_options(key, &options).await.map_err(|error| of(&error))
+    }
+
+    /// Visits the rows from `begin` until before `end`, in order of keys, at one point in time.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn scan(
+        &self,
+        begin: &[u8],
+        end: &[u8],
+        level: Level,
+        mut visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+    ) -> Result<(), ShardError> {
+        // SlateDB panics at an empty range.
+        if begin >= end {
+            return Ok(());
+        }
+        let options = ScanOptions { durability_filter: level.into(), ..Default::default() };
+        let rows = self.db.scan_with_options(begin..end, &options).await;
+        let mut rows = rows.map_err(|error| of(&error))?;
+        while let Some(row) = rows.next().await.map_err(|error| of(&error))? {
+            if visit(&row.key, &row.value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all rows to tables, so that the next owner replays none, and gives the shard up.
+    /// Nothing of this ownership goes on, also after an error.
+    ///
+    /// # Errors
+    /// `Taken`; `Away` after `patience`.
+    pub async fn close(self, patience: Duration) -> Result<(), ShardError> {
+        let closing = async {
+            let tables = FlushOptions { flush_type: FlushType::MemTable };
+            self.db.flush_with_options(tables).await.map_err(|error| of(&error))?;
+            self.db.close().await.map_err(|error| of(&error))
+        };
+        within(patience, closing).await
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { db: _, epoch, breaker, name } = self;
+        let mut shown = to.debug_struct("Shard");
+        shown
+            .field("name", name)
+            .field("epoch", epoch)
+            .field("breaker", breaker)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.breaker.cut();
+    }
+}
+
+impl From<Level> for DurabilityLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Durable => Self::Remote,
+            Level::Ours => Self::Memory,
+        }
+    }
+}
+
+/// Tells what becomes durable.
+#[derive(Clone, Debug)]
+pub struct DurableWatch(watch::Receiver<DbStatus>);
+
+impl DurableWatch {
+    /// What is durable now.
+    pub fn now(&self) -> Durable {
+        let status = self.0.borrow();
+        let upto = Position(status.durable_seq);
+        Durable { upto, end: status.close_reason.map(ended) }
+    }
+
+    /// Waits for a change. The last one has an end.
+    pub async fn changed(&mut self) -> Durable {
+        let is_gone = self.0.changed().await.is_err();
+        let durable = self.now();
+        let end = durable.end.or(is_gone.then_some(ShardError::Closed));
+        Durable { end, ..durable }
+    }
+}
+
+async fn within<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, ShardError>>,
+) -> Result<T, ShardError> {
+    tokio::time::timeout(patience, work).await.unwrap_or(Err(ShardError::Away))
+}
+
+fn ended(reason: CloseReason) -> ShardError {
+    match reason {
+        CloseReason::Fenced => ShardError::Taken,
+        // A breaker that was cut, or a task of SlateDB that failed: this handle is of no more use.
+        _ => ShardError::Closed,
+    }
+}
+
+fn of(error: &slatedb::Error) -> ShardError {
+    match error.kind() {
+        ErrorKind::Closed(reason) => ended(reason),
+        ErrorKind::Unavailable => ShardError::Away,
+        // The kinds that are left would be mistakes of this file.
+        _ => ShardError::Damaged,
+    }
+}
+
+/// The settings of every shard. None of them can be configured: a fence object that is removed
+/// loses acknowledged rows.
+fn settings() -> Settings {
+    let directory = GarbageCollectorDirectoryOptions {
+        interval: Some(COLLECT_EVERY),
+        min_age: COLLECT_AGE,
+        dry_run: false,
+    };
+    Settings {
+        flush_interval: Some(FLUSH_EVERY),
+        manifest_poll_interval: MANIFEST_POLL_EVERY,
+        l0_sst_size_bytes: TABLE_BYTES,
+        max_unflushed_bytes: UNFLUSHED_BYTES_MAX,
+        compactor_options: Some(CompactorOptions {
+            poll_interval: COMPACT_EVERY,
+            ..CompactorOptions::default()
+        }),
+        garbage_collector_options: Some(GarbageCollectorOptions {
+            manifest_options: Some(directory),
+            wal_options: Some(directory),
+            compacted_options: Some(directory),
+            compactions_options: Some(directory),
+            wal_fence_options: None,
+            ..GarbageCollectorOptions::default()
+        }),
+        // Retries have no bound: a bounded number of them closes the database for good.
+        object_store_max_retries: None,
+        ..Settings::default()
+    }
+}

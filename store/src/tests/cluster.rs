@@ -1,0 +1,215 @@
+//! Shards in the tests' bucket: ownership, the proof of a bucket, and a bucket that fails.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use memtape_bucket::{Conditions, Fault, Rule, Server};
+use memtape_disk::tree::Change;
+use object_store::RetryConfig;
+
+use crate::bucket::Bucket;
+use crate::cluster::proof::prove;
+use crate::cluster::shard::{Epoch, Level, Position, Shard, ShardError, ShardId};
+use crate::error::Kind;
+
+/// Far more than anything takes here, unless it never ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For what must not end.
+const SHORT: Duration = Duration::from_millis(500);
+
+const SHARD: ShardId = ShardId(7);
+
+fn bucket(server: &Server, client: &str) -> Bucket {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let retry = RetryConfig { max_retries: 3, ..RetryConfig::default() };
+    Bucket::new("s3://bucket/some/cluster", server.settings(client), retry).unwrap()
+}
+
+async fn take(server: &Server, client: &str, seen: Option<Epoch>) -> Result<Shard, ShardError> {
+    Shard::take(&bucket(server, client), SHARD, seen, PATIENCE).await
+}
+
+fn row(key: &str, value: &str) -> Change {
+    Change { key: key.into(), value: Some(value.into()) }
+}
+
+/// Writes a row, and waits until it is durable.
+async fn put(shard: &Shard, key: &str) -> Result<(), ShardError> {
+    let position = shard.write([row(key, "value")]).await?;
+    shard.settle().await?;
+    durable(shard, position).await
+}
+
+async fn durable(shard: &Shard, position: Position) -> Result<(), ShardError> {
+    let mut watch = shard.durable();
+    let mut durable = watch.now();
+    loop {
+        match durable.end {
+            _ if durable.upto >= position => return Ok(()),
+            Some(end) => return Err(end),
+            None => durable = watch.changed().await,
+        }
+    }
+}
+
+/// Keys of all rows but the store's own.
+async fn keys(shard: &Shard) -> Vec<String> {
+    let mut keys = Vec::new();
+    let taken = shard.scan(&[1], &[0xff], Level::Durable, |key, _| {
+        keys.push(String::from_utf8(key.to_vec()).unwrap());
+        ControlFlow::Continue(())
+    });
+    taken.await.unwrap();
+    keys
+}
+
+#[tokio::test]
+async fn a_bucket_that_ignores_conditions_is_refused() {
+    let server = Server::start().await;
+    let bucket = bucket(&server, "a");
+    prove(&bucket, "1").await.unwrap();
+    assert_eq!(server.keys(), Vec::<String>::new());
+    for (conditions, expected) in [
+        (Conditions::Ignored, "If-None-Match is ignored. Use a store that honours"),
+        (Conditions::Racing, "racing creations of one object succeeded. Use a store"),
+    ] {
+        server.set_conditions(conditions);
+        let why = prove(&bucket, "2").await.unwrap_err();
+        assert_eq!(why.kind, Kind::Foreign);
+        assert!(why.to_string().contains(expected), "{why}");
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_away_is_said_to_be() {
+    let server = Server::start().await;
+    server.add_rule(Rule::of("a", Fault::Unavailable));
+    let why = prove(&bucket(&server, "a"), "1").await.unwrap_err();
+    assert_eq!(why.kind, Kind::Io);
+    assert!(why.to_string().contains("check bucket, AWS_ENDPOINT_URL and credentials"), "{why}");
+}
+
+#[tokio::test]
+async fn rows_are_there_for_the_next_owner() {
+    let server = Server::start().await;
+    let first = take(&server, "a", Some(Epoch(0))).await.unwrap();
+    put(&first, "one").await.unwrap();
+    let position = first.write([row("two", "2"), row("three", "3")]).await.unwrap();
+    first.settle().await.unwrap();
+    assert!(first.durable().now().upto >= position);
+    let gone = Change { key: "two".into(), value: None };
+    first.write([gone, row("four", "4")]).await.unwrap();
+    let epoch = first.epoch();
+    first.close(PATIENCE).await.unwrap();
+    let second = take(&server, "b", Some(epoch)).await.unwrap();
+    assert!(second.epoch() > epoch);
+    assert_eq!(keys(&second).await, ["four", "one", "three"]);
+    let read = second.get(b"three", Level::Durable).await.unwrap();
+    assert_eq!(read.as_deref(), Some(b"3".as_slice()));
+}
+
+#[tokio::test]
+async fn an_owner_that_was_replaced_makes_nothing_durable() {
+    let server = Server::start().await;
+    let zombie = take(&server, "a", None).await.unwrap();
+    put(&zombie, "acknowledged").await.unwrap();
+    let owner = take(&server, "b", Some(zombie.epoch())).await.unwrap();
+    put(&owner, "of the owner").await.unwrap();
+    assert_eq!(put(&zombie, "late").await, Err(ShardError::Taken));
+    assert_eq!(zombie.settle().await, Err(ShardError::Taken));
+    assert_eq!(zombie.durable().now().end, Some(ShardError::Taken));
+    put(&owner, "after").await.unwrap();
+    let expected = ["acknowledged", "after", "of the owner"];
+    assert_eq!(keys(&owner).await, expected);
+    drop((zombie, owner));
+    assert_eq!(keys(&take(&server, "c", None).await.unwrap()).await, expected);
+}
+
+#[tokio::test]
+async fn a_shard_is_not_taken_from_an_unknown_owner() {
+    let server = Server::start().await;
+    let owner = take(&server, "a", Some(Epoch(0))).await.unwrap();
+    let refused = take(&server, "b", Some(Epoch(0))).await;
+    assert_eq!(refused.unwrap_err(), ShardError::Taken);
+    put(&owner, "still").await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_that_make_a_shard_at_once_one_owns_it() {
+    let server = Server::start().await;
+    for round in 0..10 {
+        let [a, b] = ["a", "b"].map(|client| bucket(&server, client));
+        let make = |bucket| async move {
+            Shard::take(&bucket, ShardId(round), Some(Epoch(0)), PATIENCE).await
+        };
+        let (a, b) = tokio::join!(make(a), make(b));
+        let (owner, other) = match (a, b) {
+            (Ok(owner), Err(other)) | (Err(other), Ok(owner)) => (owner, other),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(other, ShardError::Taken, "round {round}");
+        put(&owner, "row").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_was_given_up_stores_nothing_when_the_bucket_is_back() {
+    let server = Server::start().await;
+    let shard = take(&server, "a", None).await.unwrap();
+    put(&shard, "acknowledged").await.unwrap();
+    server.add_rule(Rule::of("a", Fault::Silent));
+    let position = shard.write([row("lost", "value")]).await.unwrap();
+    // The owner sees it, and it is not durable.
+    assert!(shard.get(b"lost", Level::Ours).await.unwrap().is_some());
+    let waited = tokio::time::timeout(SHORT, durable(&shard, position)).await;
+    assert!(waited.is_err());
+    assert_eq!(shard.close(SHORT).await, Err(ShardError::Away));
+    server.clear_faults();
+    let before = server.keys();
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(server.keys(), before);
+    assert_eq!(keys(&take(&server, "b", None).await.unwrap()).await, ["acknowledged"]);
+}
+
+#[tokio::test]
+async fn opening_ends_in_time_while_the_bucket_is_away() {
+    let server = Server::start().await;
+    for fault in [Fault::Silent, Fault::Unavailable] {
+        server.add_rule(Rule::of("a", fault));
+        let opened = Shard::take(&bucket(&server, "a"), SHARD, None, SHORT).await;
+        assert_eq!(opened.unwrap_err(), ShardError::Away);
+        server.clear_faults();
+        // Nothing of the attempt goes on.
+        tokio::time::sleep(SHORT).await;
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+    take(&server, "a", None).await.unwrap();
+}
+
+#[tokio::test]
+async fn lost_answers_and_errors_lose_no_acknowledged_row() {
+    let server = Server::start().await;
+    for (round, fault) in [Fault::AnswerLost, Fault::Unavailable].into_iter().enumerate() {
+        let shard = take(&server, "a", None).await.unwrap();
+        server.add_rule(Rule { percent: 30, ..Rule::of("a", fault) });
+        for number in 0..20 {
+            put(&shard, &format!("{round}/{number:02}")).await.unwrap();
+        }
+        server.clear_faults();
+    }
+    let shard = take(&server, "b", None).await.unwrap();
+    assert_eq!(keys(&shard).await.len(), 40);
+}
+
+#[tokio::test]
+async fn damage_is_an_error_and_no_missing_row() {
+    let server = Server::start().await;
+    let shard = take(&server, "a", None).await.unwrap();
+    put(&shard, "row").await.unwrap();
+    drop(shard);
+    let logged = server.keys().into_iter().rfind(|key| key.contains("/wal/")).unwrap();
+    assert!(server.damage(&logged));
+    assert_eq!(take(&server, "b", None).await.unwrap_err(), ShardError::Damaged);
+}

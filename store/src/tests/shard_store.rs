@@ -1,0 +1,233 @@
+//! A store on a shard: the disk that a shard is does what a folder does, and nothing acknowledged
+//! is lost when another process takes the shard.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memtape_bucket::{Fault, Rule, Server};
+use memtape_disk::files::{Disk, read_all};
+use memtape_disk::real::RealDisk;
+use object_store::RetryConfig;
+use object_store::memory::InMemory;
+use proptest::prelude::*;
+use tokio::runtime::Runtime;
+
+use crate::bucket::Bucket;
+use crate::cluster::disk::ShardDisk;
+use crate::cluster::shard::{Shard, ShardId};
+use crate::error::Kind;
+use crate::handle::{Store, Unready};
+use crate::tests::fixtures::{close, flush, incident, incidents, read_steps, steps, write};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A bucket in memory, and the runtime of the shards in it.
+struct Cluster {
+    runtime: Runtime,
+    bucket: Bucket,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let objects = Arc::new(InMemory::new());
+        let bucket = Bucket { objects, prefix: "cluster".into(), url: "memory".into() };
+        Self { runtime, bucket }
+    }
+
+    fn take(&self) -> Arc<Shard> {
+        let taking = Shard::take(&self.bucket, ShardId(0), None, PATIENCE);
+        Arc::new(self.runtime.block_on(taking).unwrap())
+    }
+
+    fn disk(&self) -> ShardDisk {
+        ShardDisk::open(self.take(), self.runtime.handle().clone()).unwrap()
+    }
+
+    fn store(&self) -> (Store, Vec<String>) {
+        let shard = self.take();
+        let opened = Store::open_shard(shard, self.runtime.handle().clone());
+        let (store, loaded, recovery) = opened.unwrap();
+        assert_eq!((recovery.losses.len(), recovery.journal_gaps, loaded.unreadable), (0, 0, 0));
+        (store, loaded.incidents.into_iter().map(|incident| incident.id).collect())
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Make(usize),
+    Write {
+        name: usize,
+        offset: u64,
+        bytes: usize,
+        fill: u8,
+    },
+    SetLen {
+        name: usize,
+        bytes: u64,
+    },
+    Rename {
+        from: usize,
+        to: usize,
+    },
+    Remove(usize),
+    Read {
+        name: usize,
+        offset: u64,
+        bytes: usize,
+    },
+    /// The next owner opens the shard.
+    Open,
+}
+
+const NAMES: [&str; 4] = ["one", "folder/two", "folder/three", "none/four"];
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let (name, offset, bytes) = (0..NAMES.len(), 0..70_000_u64, 0..50_000_usize);
+    let op = prop_oneof![
+        2 => name.clone().prop_map(Op::Make),
+        6 => (name.clone(), offset.clone(), bytes.clone(), any::<u8>()).prop_map(
+            |(name, offset, bytes, fill)| Op::Write { name, offset, bytes, fill }
+        ),
+        2 => (name.clone(), offset.clone()).prop_map(|(name, bytes)| Op::SetLen { name, bytes }),
+        1 => (name.clone(), name.clone()).prop_map(|(from, to)| Op::Rename { from, to }),
+        1 => name.clone().prop_map(Op::Remove),
+        3 => (name, offset, bytes).prop_map(
+            |(name, offset, bytes)| Op::Read { name, offset, bytes }
+        ),
+        1 => Just(Op::Open),
+    ];
+    proptest::collection::vec(op, 1..40)
+}
+
+/// Does one step; the answer of a read.
+fn run(disk: &dyn Disk, op: &Op) -> io::Result<Vec<u8>> {
+    match *op {
+        Op::Make(name) => disk.make(NAMES[name]).map(|_| Vec::new()),
+        Op::Write { name, offset, bytes, fill } => {
+            disk.open(NAMES[name])?;
+            let content: Vec<u8> = (0..bytes).map(|at| fill.wrapping_add(at as u8)).collect();
+            disk.make(NAMES[name])?.write_all_at(&content, offset).map(|()| Vec::new())
+        }
+        Op::SetLen { name, bytes } => {
+            disk.open(NAMES[name])?;
+            disk.make(NAMES[name])?.set_len(bytes).map(|()| Vec::new())
+        }
+        Op::Rename { from, to } => disk.rename(NAMES[from], NAMES[to]).map(|()| Vec::new()),
+        Op::Remove(name) => disk.remove(NAMES[name]).map(|()| Vec::new()),
+        Op::Read { name, offset, bytes } => {
+            let mut out = vec![0; bytes];
+            disk.open(NAMES[name])?.read_exact_at(&mut out, offset).map(|()| out)
+        }
+        Op::Open => Ok(Vec::new()),
+    }
+}
+
+/// All files with their contents.
+fn contents(disk: &dyn Disk) -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for folder in ["", "folder/"] {
+        for entry in disk.list(folder.trim_end_matches('/')).unwrap() {
+            let name = format!("{folder}{}", entry.name);
+            let content = if entry.is_folder { Vec::new() } else { read_all(disk, &name).unwrap() };
+            assert!(entry.is_folder || entry.bytes == content.len() as u64);
+            all.push((name, content));
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_shard_is_a_disk_as_a_folder_is(ops in ops()) {
+        let (cluster, dir) = (Cluster::new(), tempfile::tempdir().unwrap());
+        let folder = RealDisk::new(dir.path());
+        let mut shard = cluster.disk();
+        for disk in [&folder as &dyn Disk, &shard] {
+            disk.make_folder("folder").unwrap();
+        }
+        for op in &ops {
+            let kind = |error: io::Error| error.kind();
+            let (expected, answered) = (run(&folder, op), run(&shard, op));
+            prop_assert_eq!(expected.map_err(kind), answered.map_err(kind), "{:?}", op);
+            if matches!(op, Op::Open) {
+                shard.sync_folder("").unwrap();
+                shard = cluster.disk();
+            }
+        }
+        prop_assert_eq!(contents(&folder), contents(&shard));
+    }
+}
+
+#[test]
+fn a_shard_keeps_what_a_store_acknowledged() {
+    let cluster = Cluster::new();
+    for round in 0..4 {
+        let (store, known) = cluster.store();
+        let expected: Vec<String> = (0..round * 3).map(|number| format!("inc-{number}")).collect();
+        assert_eq!(known, expected);
+        let rows: Vec<u64> = (0..round * 200).map(|row| row as u64).collect();
+        assert_eq!(read_steps(&store), rows);
+        incidents(&store, round * 3..round * 3 + 3);
+        steps(&store, round as u64 * 200..round as u64 * 200 + 200);
+        // Packed, still in the log, or closed.
+        match round {
+            0 => flush(&store),
+            1 => std::mem::forget(store),
+            _ => close(store),
+        }
+    }
+}
+
+#[test]
+fn a_store_whose_shard_was_taken_acknowledges_nothing() {
+    let cluster = Cluster::new();
+    let (zombie, _) = cluster.store();
+    incidents(&zombie, 0..1);
+    let (owner, known) = cluster.store();
+    assert_eq!(known, ["inc-0"]);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let late = crate::encoding::Changes::of(&incident("inc-late", "kept"));
+    zombie.try_write(late, Box::new(move |result| sender.send(result).unwrap()));
+    let why = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(
+        (why.kind, why.to_string().as_str()),
+        (Kind::Locked, "another coordinator owns the shard")
+    );
+    assert!(zombie.unready().is_some());
+    write(&owner, |changes| changes.put(&incident("inc-1", "kept")));
+    drop((zombie, owner));
+    assert_eq!(cluster.store().1, ["inc-0", "inc-1"]);
+}
+
+#[test]
+fn a_store_whose_bucket_is_away_acknowledges_nothing_and_goes_on() {
+    let runtime = Runtime::new().unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = runtime.block_on(Server::start());
+    let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    let bucket = Bucket::new("s3://bucket/c", server.settings("a"), retry).unwrap();
+    let cluster = Cluster { runtime, bucket };
+    let (store, _) = cluster.store();
+    incidents(&store, 0..1);
+    server.add_rule(Rule::of("a", Fault::Unavailable));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let refused = crate::encoding::Changes::of(&incident("inc-refused", "kept"));
+    store.try_write(refused, Box::new(move |result| sender.send(result).unwrap()));
+    let why = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(why.to_string(), "the bucket does not answer");
+    assert!(matches!(store.unready(), Some(Unready::Failing(_))));
+    // What must not be lost is kept until the bucket is back.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let later = crate::encoding::Changes::of(&incident("inc-later", "kept"));
+    store.write(later, Box::new(move |result| sender.send(result).unwrap()));
+    server.clear_faults();
+    receiver.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert_eq!(store.unready(), None);
+    close(store);
+    let (_, known) = cluster.store();
+    assert!(["inc-0", "inc-later"].iter().all(|id| known.iter().any(|of| of == id)), "{known:?}");
+}
