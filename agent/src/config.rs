@@ -22,7 +22,8 @@ pub struct Config {
     /// Name of this node, unique in the cluster [default: the hostname].
     #[arg(long, env = "MEMTAPE_NODE", default_value = hostname(), hide_default_value = true)]
     pub node: String,
-    /// Where the coordinator listens, as `https://host:port`, or `http://` where it has no TLS.
+    /// Where the coordinator listens, as `https://host:port`, or `http://` where it has no TLS; of
+    /// a cluster, all its coordinators, separated by commas.
     #[arg(skip = COORDINATOR_DEFAULT.to_string())]
     pub coordinator: String,
     /// Folder with this agent's certificate and key, and the authorities of the coordinator's
@@ -184,7 +185,9 @@ impl Config {
 
     /// Every mistake in the settings, one line each; empty when they are sound.
     pub fn mistakes(&self) -> Vec<String> {
-        let is_tls = self.coordinator.starts_with("https://");
+        let mut addresses = self.coordinator.split(',');
+        let is_tls = addresses.clone().all(|address| address.starts_with("https://"));
+        let is_plain = addresses.all(|address| address.starts_with("http://"));
         let rules = [
             (self.node.trim().is_empty(), "--node is empty: give this node a name"),
             (self.tape_dirs.is_empty(), "--tape-dir is empty: name at least one folder"),
@@ -203,8 +206,9 @@ impl Config {
                 "--spool-bytes-max must be at least 1 MiB",
             ),
             (
-                !is_tls && !self.coordinator.starts_with("http://"),
-                "--coordinator must be a URL such as https://coordinator:7771",
+                !is_tls && !is_plain,
+                "--coordinator must be a URL such as https://coordinator:7771, or several of one \
+                 scheme, separated by commas",
             ),
             (
                 is_tls && self.tls_dir.is_none(),

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::client::credentials::Credentials;
 use crate::clock;
 
-pub(crate) use address::url as address;
+pub(crate) use address::{first_that_answers, url as address};
 
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 

@@ -16,7 +16,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Globals {
     /// Address of the coordinator; https:// with --tls-dir, else http://, and port 7771 may be left
-    /// out.
+    /// out. Of a cluster, the addresses of all coordinators, separated by commas.
     #[arg(
         long,
         global = true,
@@ -52,13 +52,15 @@ impl Globals {
     /// A client of the coordinator.
     /// Fails when its address makes no sense, or certificates or token cannot be read.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Client::new(&self.coordinator_url()?, &Credentials::read(self)?)
+        let urls = self.coordinator_urls()?;
+        Client::new(client::first_that_answers(&urls), &Credentials::read(self)?)
     }
 
-    /// The coordinator's URL.
-    /// Fails when its address makes no sense.
-    pub(crate) fn coordinator_url(&self) -> Result<String, Mistakes> {
-        client::address(&self.coordinator, self.tls_dir.is_some())
+    /// The coordinators' URLs.
+    /// Fails when an address makes no sense.
+    pub(crate) fn coordinator_urls(&self) -> Result<Vec<String>, Mistakes> {
+        let addresses = self.coordinator.split(',');
+        addresses.map(|address| client::address(address, self.tls_dir.is_some())).collect()
     }
 
     /// Prints a value as JSON, or as text.

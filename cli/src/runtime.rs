@@ -48,7 +48,7 @@ pub(crate) fn at_signal(act: impl FnOnce() + Send + 'static) {
 
 /// Targets that are not logged unless `MEMTAPE_LOG` names them. The store itself reports damage and
 /// full disks, so sled's own messages are not needed.
-const QUIET: &str = "sled=off";
+const QUIET: &str = "sled=off,slatedb=off,object_store=off";
 
 /// The log filter of `MEMTAPE_LOG`.
 /// Fails when `MEMTAPE_LOG` is not a filter.
@@ -80,16 +80,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sled_is_quiet_unless_it_is_asked_for() {
+    fn stores_are_quiet_unless_they_are_asked_for() {
         let directives = |text: &str| {
             let shown = filter(text).expect(text).to_string();
             let mut directives: Vec<String> = shown.split(',').map(str::to_string).collect();
             directives.sort();
             directives
         };
-        assert_eq!(directives(""), ["info", "sled=off"]);
-        assert_eq!(directives("debug"), ["debug", "sled=off"]);
-        assert_eq!(directives("info,sled=warn"), ["info", "sled=warn"]);
+        assert_eq!(directives(""), ["info", "object_store=off", "slatedb=off", "sled=off"]);
+        assert_eq!(directives("debug"), ["debug", "object_store=off", "slatedb=off", "sled=off"]);
+        assert_eq!(
+            directives("info,sled=warn"),
+            ["info", "object_store=off", "slatedb=off", "sled=warn"]
+        );
         assert!(filter("memtape_agent=loud").is_err());
     }
 }

@@ -53,6 +53,16 @@ pub struct Config {
     /// Folder of the store.
     #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
     pub data_dir: PathBuf,
+    /// Keep the store in this bucket in place of a folder: s3://BUCKET/PREFIX. Endpoint, region and
+    /// keys are in the AWS_ variables. Of the coordinators with the same one, one works, and the
+    /// others wait to take over.
+    #[arg(
+        long = "cluster",
+        value_name = "URL",
+        env = "MEMTAPE_CLUSTER",
+        conflicts_with = "data_dir"
+    )]
+    pub cluster_url: Option<String>,
     /// Most memory that the coordinator may take, at least 256 MiB [default: the limit of its
     /// cgroup, or the machine's memory], beside what it takes without any client. It has as many
     /// connections as have room in a part of it, and remembers as many ranks as in the rest.
@@ -225,6 +235,11 @@ impl Config {
             ),
             (self.restart.kubernetes && !cfg!(feature = "kubernetes"), not_built!("Kubernetes")),
             (self.snapshots_url.is_some() && !cfg!(feature = "s3"), not_built!("S3")),
+            (self.cluster_url.is_some() && !cfg!(feature = "cluster"), not_built!("clusters")),
+            (
+                self.cluster_url.is_some() && self.snapshots_url.is_some(),
+                "a cluster keeps snapshots in its own bucket: leave out the store of snapshots",
+            ),
             (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
             (self.data_dir.as_os_str().is_empty(), "--data-dir is empty: name a folder"),
             (

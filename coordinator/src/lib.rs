@@ -21,6 +21,8 @@ macro_rules! not_built {
 }
 
 mod access;
+#[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
+mod cluster;
 mod config;
 mod connections;
 mod coordinator;

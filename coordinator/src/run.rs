@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::access::Door;
 use crate::access::audit::Audit;
 use crate::access::tokens::Tokens;
+use crate::cluster::{self, OwnedShard, Ownership};
 use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
@@ -66,15 +67,55 @@ pub async fn run(
     if !mistakes.is_empty() {
         bail!("the coordinator's settings are wrong: {}", mistakes.join("; "));
     }
-    // For the keys of OpenID; it fails only when the program has chosen already.
+    // For the keys of OpenID and the bucket; it fails only when the program has chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut shutdown = std::pin::pin!(shutdown);
+    // It does not listen while it waits: agents and probes try the next one.
+    let mut owned = match &config.cluster_url {
+        Some(url) => tokio::select! {
+            owned = cluster::own(url, config.listen.to_string()) => Some(owned?),
+            () = &mut shutdown => return Ok(()),
+        },
+        None => None,
+    };
+    let shard = owned.as_ref().map(Ownership::shard);
+    let mut is_lost = false;
+    let ends = async {
+        tokio::select! {
+            () = &mut shutdown => {}
+            () = lost(&mut owned) => is_lost = true,
+        }
+    };
+    let served = serve(config, shard, ends, on_bound).await;
+    match owned {
+        Some(_) if is_lost => bail!("another coordinator owns the cluster: start this one again"),
+        Some(owned) => served.and(owned.close().await),
+        None => served,
+    }
+}
+
+/// Waits until another coordinator owns the cluster: forever without one.
+async fn lost(owned: &mut Option<Ownership>) {
+    match owned {
+        Some(owned) => owned.lost().await,
+        None => pending().await,
+    }
+}
+
+/// Serves from the store of this shard, or of the data folder, until `ends` is ready.
+async fn serve(
+    config: Config,
+    shard: Option<OwnedShard>,
+    ends: impl Future<Output = ()>,
+    on_bound: impl FnOnce(SocketAddr) + Send,
+) -> anyhow::Result<()> {
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
     let (config, memory) = with_memory(config);
     log_policy(&config.restart);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
-    let Opened { store, restored, tokens, audit } = open(config.clone()).await?;
+    let Opened { store, restored, tokens, audit } = open(config.clone(), shard).await?;
     let counters = Arc::new(Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), audit);
     let door = Arc::new(door(&config, Tokens::new(audit.clone(), tokens), audit.clone())?);
@@ -118,7 +159,7 @@ pub async fn run(
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
     on_bound(address);
-    let coordinator = follow(coordinator, queues, shutdown).await;
+    let coordinator = follow(coordinator, queues, ends).await;
     tracing::info!("stopping");
     drop(coordinator);
     drop(stop_serving);
@@ -170,13 +211,19 @@ struct Opened {
     audit: Vec<AuditRecord>,
 }
 
-async fn open(config: Arc<Config>) -> anyhow::Result<Opened> {
-    let snapshots_url = config.snapshots_url.clone();
+async fn open(config: Arc<Config>, shard: Option<OwnedShard>) -> anyhow::Result<Opened> {
+    let of_cluster = shard.as_ref().map(|shard| shard.snapshots_url().to_string());
+    let snapshots_url = of_cluster.or_else(|| config.snapshots_url.clone());
     let opening = tokio::task::spawn_blocking(move || {
-        if config.expects_store {
-            Store::expect(&config.data_dir)?;
-        }
-        let (store, mut loaded, _) = Store::open(&config.data_dir)?;
+        let (store, mut loaded, _) = match &shard {
+            Some(shard) => shard.open_store()?,
+            None => {
+                if config.expects_store {
+                    Store::expect(&config.data_dir)?;
+                }
+                Store::open(&config.data_dir)?
+            }
+        };
         let (tokens, audit) = (take(&mut loaded.tokens), take(&mut loaded.audit));
         let age_ns_max = i64::try_from(config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
         store.limit_steps(StepLimits { age_ns_max, bytes_max: config.steps_bytes_max });

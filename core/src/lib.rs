@@ -38,6 +38,7 @@ pub mod hints;
 pub mod incident;
 pub mod limits;
 pub mod paging;
+pub mod placement;
 pub mod policy;
 pub mod rates;
 pub mod roles;

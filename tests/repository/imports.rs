@@ -67,6 +67,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
             "memtape-recorder",
             "memtape-store",
             "memtape-tls",
+            BUCKET,
             TESTS_ONLY,
         ],
     ),

@@ -11,9 +11,10 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use memtape_tls::client::ClientTls;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Time for connecting, with TLS.
@@ -34,43 +35,81 @@ pub enum AddressError {
     NoHost(String),
 }
 
-/// A channel to the coordinator, which connects when it is first used.
+/// A channel to the coordinator, which connects when it is first used. Of several addresses,
+/// separated by commas, the first one that answers is used: of the coordinators of a cluster one
+/// listens.
 /// Fails for an address that cannot be used.
 pub(crate) fn channel(
-    coordinator: &str,
+    coordinators: &str,
     tls: Option<Arc<ClientTls>>,
 ) -> Result<Channel, AddressError> {
-    let address = || coordinator.to_string();
-    let no_url = |error| AddressError::NoUrl(address(), error);
-    let uri: Uri = Endpoint::from_shared(address()).map_err(no_url)?.uri().clone();
-    let host = uri.host().filter(|host| !host.is_empty());
-    let host = host.ok_or_else(|| AddressError::NoHost(address()))?.to_string();
+    let addresses = coordinators.split(',').map(Address::of).collect::<Result<Vec<_>, _>>()?;
     // The library makes no TLS of its own here, and wants to hear of none.
-    let plain = coordinator.replacen("https://", "http://", 1);
+    let first = coordinators.split(',').next().unwrap_or_default();
+    let plain = first.replacen("https://", "http://", 1);
     let endpoint = Endpoint::from_shared(plain)
-        .map_err(no_url)?
+        .map_err(|error| AddressError::NoUrl(first.to_string(), error))?
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true);
-    let Some(tls) = tls else { return Ok(endpoint.connect_lazy()) };
-    let port = uri.port_u16().unwrap_or(443);
+    let addresses: Arc<[Address]> = addresses.into();
     Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-        let (host, tls) = (host.clone(), tls.clone());
-        async move { connect(&host, port, &tls).await.map(TokioIo::new) }
+        let (addresses, tls) = (addresses.clone(), tls.clone());
+        async move { connect_one(&addresses, tls.as_deref()).await.map(TokioIo::new) }
     })))
 }
 
-async fn connect(host: &str, port: u16, tls: &ClientTls) -> io::Result<TlsStream<TcpStream>> {
-    // An address of IPv6 stands in brackets in a URL.
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let name = ServerName::try_from(host.to_string()).map_err(io::Error::other)?;
-    let stream = TcpStream::connect((host, port)).await?;
+/// Where a coordinator listens.
+#[derive(Debug)]
+struct Address {
+    host: String,
+    port: u16,
+}
+
+impl Address {
+    fn of(address: &str) -> Result<Self, AddressError> {
+        let no_url = |error| AddressError::NoUrl(address.to_string(), error);
+        let uri: Uri = Endpoint::from_shared(address.to_string()).map_err(no_url)?.uri().clone();
+        let host = uri.host().filter(|host| !host.is_empty());
+        let host = host.ok_or_else(|| AddressError::NoHost(address.to_string()))?;
+        // An address of IPv6 stands in brackets in a URL.
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        let scheme_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+        Ok(Self { host, port: uri.port_u16().unwrap_or(scheme_port) })
+    }
+}
+
+/// Bytes both ways, with TLS or without.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Connects to the first address that answers; each has its part of the time.
+async fn connect_one(
+    addresses: &[Address],
+    tls: Option<&ClientTls>,
+) -> io::Result<Box<dyn Stream>> {
+    let time = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses {
+        match timeout(time, connect(address, tls)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(why)) => last = why,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}
+
+async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::Result<Box<dyn Stream>> {
+    let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     stream.set_nodelay(true)?;
+    let Some(tls) = tls else { return Ok(Box::new(stream)) };
+    let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
     let mut config = tls.config();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
 }
 
 #[cfg(test)]
@@ -86,6 +125,8 @@ mod tests {
             ("http://", false),
             ("https://", false),
             ("not a url", false),
+            ("http://one:7771,http://two:7771", true),
+            ("http://one:7771,", false),
         ] {
             assert_eq!(channel(address, None).is_ok(), is_good, "{address}");
         }

@@ -37,3 +37,6 @@ mod stored;
 
 // Certificates and clocks change under a running job.
 mod trust;
+
+// Another coordinator on the same bucket takes over.
+mod taken_over;

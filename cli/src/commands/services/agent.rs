@@ -12,7 +12,7 @@ use crate::runtime;
 /// Fails with all invalid settings at once, or with the service's own error.
 pub(crate) fn run(config: Config, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
-    let (coordinator, tls_dir) = (globals.coordinator_url()?, globals.tls_dir.clone());
+    let (coordinator, tls_dir) = (globals.coordinator_urls()?.join(","), globals.tls_dir.clone());
     let config = Config { coordinator, tls_dir, ..config };
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {

@@ -1,0 +1,39 @@
+//! In the place of `cluster.rs` where the feature `cluster` is off: the settings refuse its option.
+
+use memtape_store::{Loaded, Recovery, Store};
+
+/// The ownership of a shard in builds without one: it has no value.
+#[derive(Debug)]
+pub(crate) enum Ownership {}
+
+/// As [`Ownership`].
+#[derive(Clone, Debug)]
+pub(crate) enum OwnedShard {}
+
+pub(crate) async fn own(_: &str, _: String) -> anyhow::Result<Ownership> {
+    anyhow::bail!("--cluster needs memtape with the feature full")
+}
+
+impl OwnedShard {
+    pub(crate) fn open_store(&self) -> memtape_store::Result<(Store, Loaded, Recovery)> {
+        match *self {}
+    }
+
+    pub(crate) fn snapshots_url(&self) -> &str {
+        match *self {}
+    }
+}
+
+impl Ownership {
+    pub(crate) fn shard(&self) -> OwnedShard {
+        match *self {}
+    }
+
+    pub(crate) async fn lost(&mut self) {
+        match *self {}
+    }
+
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
+        match self {}
+    }
+}

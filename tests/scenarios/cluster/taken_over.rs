@@ -1,0 +1,118 @@
+//! Several coordinators on one bucket: one works, and when it is killed another one takes over with
+//! everything that was acknowledged.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use memtape_bucket::Server;
+use memtape_tests::cluster::free_port;
+use memtape_tests::processes::{Process, signal, wait_for};
+use memtape_tests::{Torch, library, marked_line, memtape, root, torch};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+const SCRIPT: &str = "tests/torch/train_ddp.py";
+const RANKS: u32 = 2;
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// The bucket, and what runs on it. Processes go before the bucket.
+struct Rig {
+    agent: Option<Process>,
+    job: Option<Process>,
+    ports: [u16; 2],
+    scratch: tempfile::TempDir,
+    server: Server,
+    _runtime: Runtime,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let server = runtime.block_on(Server::start());
+        let scratch = tempfile::tempdir().expect("a temporary folder");
+        let ports = [free_port(), free_port()];
+        Self { agent: None, job: None, ports, scratch, server, _runtime: runtime }
+    }
+
+    fn url(&self, member: usize) -> String {
+        format!("http://127.0.0.1:{}", self.ports[member])
+    }
+
+    fn coordinator(&self, member: usize) -> Process {
+        let mut command = Command::new(memtape());
+        command.args(["coordinator", "--cluster", "s3://bucket/cluster", "--listen"]);
+        command.arg(format!("127.0.0.1:{}", self.ports[member]));
+        command.current_dir(self.scratch.path());
+        command.envs(self.server.settings(["a", "b"][member]));
+        Process::start(&mut command)
+    }
+
+    /// One agent that knows both coordinators, and a job with a leak.
+    fn train(&mut self, torch: &Torch) {
+        let tapes = self.scratch.path().join("tapes");
+        std::fs::create_dir_all(&tapes).expect("a folder for tapes");
+        let mut agent = Command::new(memtape());
+        agent.args(["agent", "--node", "node", "--report-interval", "250ms", "--coordinator"]);
+        agent.arg(format!("{},{}", self.url(0), self.url(1)));
+        agent.arg("--tape-dir").arg(&tapes);
+        agent.arg("--spool-dir").arg(self.scratch.path().join("spool"));
+        self.agent = Some(Process::start(&mut agent));
+        let mut job = torch.recorded(RANKS, "4G", &tapes);
+        job.env("MEMTAPE_JOB", "leaking").current_dir(root());
+        job.args(Torch::torchrun(RANKS)).arg(SCRIPT);
+        job.args(["--steps", "4000", "--leak-rank", "1", "--step-ms", "50"]);
+        self.job = Some(Process::start(&mut job));
+    }
+
+    fn ask(&self, member: usize, arguments: &[&str]) -> Option<Value> {
+        let mut command = Command::new(memtape());
+        command.args(["--coordinator", &self.url(member), "--json"]).args(arguments);
+        let output = command.output().expect("memtape runs");
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+
+    fn incidents(&self, member: usize) -> Vec<Value> {
+        let incidents = self.ask(member, &["incidents", "leaking"]);
+        incidents.and_then(|all| all["incidents"].as_array().cloned()).unwrap_or_default()
+    }
+}
+
+#[test]
+fn another_coordinator_takes_over_with_everything_acknowledged() {
+    let Some(torch) = torch("another coordinator takes over") else { return };
+    let _ = library();
+    let mut rig = Rig::new();
+    let mut first = rig.coordinator(0);
+    first.line_with("listening", PATIENCE);
+    let mut second = rig.coordinator(1);
+    second.line_with("waiting: 127.0.0.1:", PATIENCE);
+    assert!(rig.ask(1, &["jobs"]).is_none(), "the second one does not listen");
+    rig.train(&torch);
+    let incident = wait_for("an incident that names its line", PATIENCE, || {
+        rig.incidents(0).into_iter().find(|incident| !incident["culprit"].is_null())
+    });
+    assert_eq!(incident["culprit"]["line"], marked_line(SCRIPT, "# CULPRIT"), "{incident:#}");
+    let captures = rig.ask(0, &["captures"]).expect("captures");
+    first.kill();
+    let killed = Instant::now();
+    second.line_with("listening", PATIENCE);
+    println!("another coordinator listens {:.1} s after the kill", killed.elapsed().as_secs_f64());
+    assert_eq!(
+        rig.ask(1, &["captures"]).expect("captures")["captures"][0],
+        captures["captures"][0]
+    );
+    let step = |rig: &Rig| rig.ask(1, &["jobs"])?["jobs"][0]["step_min"].as_u64();
+    let before = wait_for("the job is known", PATIENCE, || step(&rig));
+    wait_for("the agent has found it", PATIENCE, || step(&rig).filter(|step| *step > before + 20));
+    let known = rig.incidents(1);
+    assert_eq!(known.len(), 1, "one cause, one incident: {known:#?}");
+    assert_eq!((&known[0]["id"], &known[0]["culprit"]), (&incident["id"], &incident["culprit"]));
+    // An orderly end leaves the cluster to the next one at once.
+    let mut third = rig.coordinator(0);
+    third.line_with("waiting: 127.0.0.1:", PATIENCE);
+    signal(second.id(), libc::SIGTERM);
+    let (status, said) = second.end(PATIENCE);
+    assert_eq!(status, Some(0), "{said:#?}");
+    third.line_with("listening", PATIENCE);
+    assert_eq!(rig.incidents(0).len(), 1);
+}
