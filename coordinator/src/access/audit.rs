@@ -76,10 +76,6 @@ struct Writing {
 }
 
 impl Writing {
-    fn end(mut self, result: &memtape_store::Result<()>) {
-        self.finish(result);
-    }
-
     fn finish(&mut self, result: &memtape_store::Result<()>) {
         let mut kept = self.audit.kept();
         kept.is_writing = false;
@@ -280,8 +276,8 @@ impl Audit {
         let (changes, records, waiting) = kept.numbered();
         let deleted = kept.gone.len();
         drop(kept);
-        let writing = Writing { audit: self.clone(), records, waiting, deleted };
-        self.store.try_write(changes, Box::new(move |result| writing.end(&result)));
+        let mut writing = Writing { audit: self.clone(), records, waiting, deleted };
+        self.store.try_write(changes, Box::new(move |result| writing.finish(&result)));
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -309,7 +305,7 @@ mod tests {
     use super::*;
 
     impl Audit {
-        /// All entries, once those that wait are stored or not.
+        /// All entries, once no entry waits for the store.
         pub(crate) fn settled(&self) -> Vec<AuditRecord> {
             while self.kept().is_writing {
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -61,8 +61,8 @@ limits! {
         "`memtape_losses_total{reason=\"steps_thinned\"}`, `steps_left_out` of the series, the log";
     ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
         "Attempts of one job that are remembered",
-        "an attempt of the node that began most attempts is forgotten: the one that ended first, \
-         else the newest; the job's own attempts are forgotten last",
+        "the attempt that ended first, else the newest, is forgotten, of the node that began most \
+         attempts; the job's own attempts are forgotten last",
         "the list of attempts";
     HINT_TRIALS_MAX: usize = 3, Count, "coordinator",
         "Attempts of one job, started with hints, whose verdicts are used for the next hints",

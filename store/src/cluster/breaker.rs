@@ -4,15 +4,13 @@
 //! dropped. After [`Breaker::cut`] each request of this ownership, begun or new, fails with an
 //! error that SlateDB does not repeat: it closes. So an opening, a flush and a closing have a time
 //! limit while the bucket is away, and a shard that was given up cannot write. A request that was
-//! sent before may still reach the bucket: SlateDB's fence is for that. The breaker counts
-//! requests.
+//! sent before may still reach the bucket: SlateDB's fence is for that.
 
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -35,20 +33,6 @@ type Parts<T> = Pin<Box<dyn Stream<Item = Result<T>> + Send>>;
 pub(crate) struct Breaker {
     objects: Arc<dyn ObjectStore>,
     ended: CancellationToken,
-    requests: Arc<Requests>,
-}
-
-/// Requests to the bucket, by their price.
-#[derive(Debug, Default)]
-pub struct Requests {
-    /// PUTs, with parts of uploads.
-    pub puts: AtomicU64,
-    /// GETs and HEADs.
-    pub gets: AtomicU64,
-    /// LISTs.
-    pub lists: AtomicU64,
-    /// Bytes of the PUTs.
-    pub bytes_put: AtomicU64,
 }
 
 /// The error of every request after the cut.
@@ -59,17 +43,12 @@ struct Cut;
 impl Breaker {
     /// A breaker that lets requests pass.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
-        Self { objects, ended: CancellationToken::new(), requests: Arc::default() }
+        Self { objects, ended: CancellationToken::new() }
     }
 
     /// Ends all requests, for good.
     pub(crate) fn cut(&self) {
         self.ended.cancel();
-    }
-
-    /// Requests so far.
-    pub(crate) fn requests(&self) -> &Arc<Requests> {
-        &self.requests
     }
 
     async fn pass<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
@@ -83,11 +62,6 @@ impl Breaker {
     fn pass_all<T: Send + 'static>(&self, parts: Parts<T>) -> Parts<T> {
         let cut = Box::pin(self.ended.clone().cancelled_owned());
         Box::pin(Breakable { parts: Some(parts), cut })
-    }
-
-    fn put(&self, bytes: usize) {
-        self.requests.puts.fetch_add(1, Relaxed);
-        self.requests.bytes_put.fetch_add(bytes as u64, Relaxed);
     }
 }
 
@@ -131,7 +105,6 @@ impl ObjectStore for Breaker {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.put(payload.content_length());
         self.pass(self.objects.put_opts(location, payload, options)).await
     }
 
@@ -140,13 +113,11 @@ impl ObjectStore for Breaker {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.put(0);
         let upload = self.pass(self.objects.put_multipart_opts(location, options)).await?;
         Ok(Box::new(BreakableUpload { upload, breaker: self.clone() }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.requests.gets.fetch_add(1, Relaxed);
         let mut got = self.pass(self.objects.get_opts(location, options)).await?;
         got.payload = match got.payload {
             GetResultPayload::Stream(parts) => GetResultPayload::Stream(self.pass_all(parts)),
@@ -156,7 +127,6 @@ impl ObjectStore for Breaker {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.requests.gets.fetch_add(ranges.len() as u64, Relaxed);
         self.pass(self.objects.get_ranges(location, ranges)).await
     }
 
@@ -165,22 +135,18 @@ impl ObjectStore for Breaker {
     }
 
     fn list(&self, prefix: Option<&Path>) -> Parts<ObjectMeta> {
-        self.requests.lists.fetch_add(1, Relaxed);
         self.pass_all(self.objects.list(prefix))
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> Parts<ObjectMeta> {
-        self.requests.lists.fetch_add(1, Relaxed);
         self.pass_all(self.objects.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.requests.lists.fetch_add(1, Relaxed);
         self.pass(self.objects.list_with_delimiter(prefix)).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.put(0);
         self.pass(self.objects.copy_opts(from, to, options)).await
     }
 
@@ -190,7 +156,6 @@ impl ObjectStore for Breaker {
         to: &Path,
         options: object_store::RenameOptions,
     ) -> Result<()> {
-        self.put(0);
         self.pass(self.objects.rename_opts(from, to, options)).await
     }
 }
@@ -205,13 +170,11 @@ struct BreakableUpload {
 #[async_trait]
 impl MultipartUpload for BreakableUpload {
     fn put_part(&mut self, part: PutPayload) -> UploadPart {
-        self.breaker.put(part.content_length());
         let (breaker, request) = (self.breaker.clone(), self.upload.put_part(part));
         Box::pin(async move { breaker.pass(request).await })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        self.breaker.put(0);
         self.breaker.pass(self.upload.complete()).await
     }
 

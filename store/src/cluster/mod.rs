@@ -10,5 +10,3 @@ pub(crate) mod disk;
 pub mod hint;
 pub mod proof;
 pub mod shard;
-
-pub use breaker::Requests;

@@ -22,7 +22,7 @@ use slatedb::{CloseReason, Db, DbStatus, ErrorKind, Settings, WriteBatch};
 use tokio::sync::watch;
 
 use crate::bucket::Bucket;
-use crate::cluster::breaker::{Breaker, Requests};
+use crate::cluster::breaker::Breaker;
 
 /// Time after which rows are put into the bucket that no sync asked for.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
@@ -167,11 +167,6 @@ impl Shard {
     /// The epoch of this ownership.
     pub fn epoch(&self) -> Epoch {
         self.epoch
-    }
-
-    /// Requests of this ownership to the bucket.
-    pub fn requests(&self) -> &Requests {
-        self.breaker.requests()
     }
 
     /// Queues a batch: all of it or nothing, in the order of calls. Reads of this owner see it, and
