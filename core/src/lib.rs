@@ -32,6 +32,7 @@ pub mod caching_allocator;
 pub mod capacity;
 pub mod capture;
 pub mod census;
+pub mod cluster;
 pub mod detector;
 pub mod diagnosis;
 pub mod hints;
