@@ -7,7 +7,7 @@
 //! row marks them until then. Reads in order read ahead. Calls block, and must not come from an
 //! async loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
@@ -63,6 +63,8 @@ struct Inner {
 struct Names {
     /// A folder has no file.
     of: BTreeMap<String, Option<Arc<File>>>,
+    /// Names by the numbers of their files: each write needs one.
+    by_number: HashMap<u64, String>,
     /// Number of the next file.
     next: u64,
 }
@@ -88,7 +90,7 @@ impl ShardDisk {
             match (name, file_of(value)) {
                 (Ok(name), Some(file)) => {
                     known.next = known.next.max(file.as_ref().map_or(0, |file| file.number + 1));
-                    known.of.insert(name, file);
+                    known.insert(name, file);
                 }
                 _ => is_damaged = true,
             }
@@ -229,7 +231,7 @@ impl Disk for ShardDisk {
         let file = Arc::new(File::new(names.next, 0));
         self.0.write(vec![named(name, Some(&file))])?;
         names.next += 1;
-        names.of.insert(name.to_string(), Some(file.clone()));
+        names.insert(name.to_string(), Some(file.clone()));
         drop(names);
         Ok(self.opened(file, true))
     }
@@ -255,8 +257,8 @@ impl Disk for ShardDisk {
         }
         self.0.write(changes)?;
         for (from, to, kind) in moved {
-            names.of.remove(&from);
-            names.of.insert(to, kind);
+            names.remove(&from);
+            names.insert(to, kind);
         }
         drop(names);
         replaced.map_or(Ok(()), |file| self.0.let_go(file))
@@ -270,7 +272,7 @@ impl Disk for ShardDisk {
             None => return Err(ErrorKind::NotFound.into()),
         };
         self.0.write(vec![Change { key: name_key(name), value: None }, removed(&file)])?;
-        names.of.remove(name);
+        names.remove(name);
         drop(names);
         self.0.let_go(file)
     }
@@ -328,6 +330,18 @@ impl Inner {
 }
 
 impl Names {
+    fn insert(&mut self, name: String, file: Option<Arc<File>>) {
+        self.remove(&name);
+        self.by_number.extend(file.as_ref().map(|file| (file.number, name.clone())));
+        self.of.insert(name, file);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(Some(file)) = self.of.remove(name) {
+            self.by_number.remove(&file.number);
+        }
+    }
+
     fn has(&self, folder: &str) -> bool {
         folder.is_empty() || self.of.get(folder).is_some_and(Option::is_none)
     }
@@ -360,14 +374,6 @@ struct Window {
 }
 
 impl ShardFile {
-    /// The name of the file, as long as it has one.
-    fn name(&self, names: &Names) -> Option<String> {
-        let is_it = |kind: &Option<Arc<File>>| {
-            kind.as_ref().is_some_and(|file| Arc::ptr_eq(file, &self.file))
-        };
-        names.of.iter().find(|(_, kind)| is_it(kind)).map(|(name, _)| name.clone())
-    }
-
     /// Replaces all bytes from an offset on.
     fn replace_from(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if !self.can_write {
@@ -399,8 +405,9 @@ impl ShardFile {
             changes.push(Change { key: chunk(file.number, at), value: Some(part.to_vec()) });
             at += part.len() as u64;
         }
-        if let Some(name) = self.name(&names) {
-            changes.push(named(&name, Some(&File::new(file.number, at))));
+        // A file that was removed has none.
+        if let Some(name) = names.by_number.get(&file.number) {
+            changes.push(named(name, Some(&File::new(file.number, at))));
         }
         self.disk.write(changes)?;
         file.bytes.store(at, Relaxed);
@@ -456,9 +463,9 @@ impl DiskFile for ShardFile {
 
     fn sync(&self) -> io::Result<()> {
         self.disk.sync()?;
-        match self.name(&self.disk.names()) {
-            Some(_) => Ok(()),
-            None => Err(io::Error::new(ErrorKind::NotFound, "the open file was removed")),
+        match self.disk.names().by_number.contains_key(&self.file.number) {
+            true => Ok(()),
+            false => Err(io::Error::new(ErrorKind::NotFound, "the open file was removed")),
         }
     }
 
