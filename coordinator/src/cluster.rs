@@ -10,23 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use memtape_core::placement::{HINT_EVERY_NS, HintWatch};
 use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
 use memtape_store::cluster::hint::{Hint, Owner, Version};
-use memtape_store::cluster::proof::prove;
+use memtape_store::cluster::identity;
+use memtape_store::cluster::proof::process_name;
 use memtape_store::cluster::shard::{Shard, ShardError, ShardId};
 use memtape_store::{Loaded, Recovery, Store};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// The one shard, as long as jobs are not divided.
 const SHARD: ShardId = ShardId(0);
-
-/// Time for the proof of the bucket at the start.
-const PROOF_TIME: Duration = Duration::from_secs(60);
 
 /// Time for taking the shard, with the replay of what was not written to tables.
 const TAKE_TIME: Duration = Duration::from_secs(120);
@@ -67,12 +65,12 @@ pub(crate) struct Ownership {
 }
 
 impl Member {
-    /// Connects to the bucket, by the `AWS_…` variables, and proves it.
+    /// Connects to the bucket, by the `AWS_…` variables, and joins or makes its cluster.
     async fn join(url: &str, address: String) -> anyhow::Result<Self> {
         let bucket = Bucket::of_environment(url)?;
-        let process = format!("{}-{:016x}", std::process::id(), clock::now().wall_ns);
-        let proved = timeout(PROOF_TIME, prove(&bucket, &process)).await;
-        proved.with_context(|| format!("{url} does not answer: check AWS_ENDPOINT_URL"))??;
+        let process = process_name();
+        let cluster = identity::join(&bucket, &process).await?;
+        tracing::info!(cluster = cluster.id, shards = cluster.shards, "joined {url}");
         let hint = Hint::new(&bucket, SHARD);
         Ok(Self { bucket, hint, owner: Owner { process, address, ..Owner::default() } })
     }
@@ -123,6 +121,9 @@ impl Member {
             Ok(shard) => {
                 epoch.store(shard.epoch().0, Relaxed);
                 tracing::info!(epoch = shard.epoch().0, "owns {}", shard.name());
+                if let Err(why) = identity::raise(&self.bucket).await {
+                    tracing::warn!("the version of the cluster is not noted: {why}");
+                }
                 let snapshots_url = format!("{}/snapshots/{:04}", self.bucket.url(), SHARD.0);
                 let shard = OwnedShard { shard: Arc::new(shard), snapshots_url };
                 let (process, hint) = (self.owner.process.clone(), self.hint.clone());

@@ -34,17 +34,57 @@ impl Bucket {
     /// # Errors
     /// As [`Self::new`].
     pub fn of_environment(url: &str) -> Result<Self> {
+        Self::with_few_retries(url, environment())
+    }
+
+    /// As [`Self::new`], for callers that try again themselves.
+    pub(crate) fn with_few_retries(url: &str, settings: Vec<(String, String)>) -> Result<Self> {
         let retry = RetryConfig {
             max_retries: RETRIES_MAX,
             retry_timeout: RETRY_TIME,
             backoff: BackoffConfig::default(),
         };
-        Self::new(url.trim_end_matches('/'), environment(), retry)
+        Self::new(url.trim_end_matches('/'), settings, retry)
     }
 
     /// As the operator wrote it.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The error of a request, with what to do.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn refused(&self, error: object_store::Error) -> Error {
+        use object_store::Error as ObjectError;
+        let url = &self.url;
+        match error {
+            // An object that may be absent is no error where it is read.
+            ObjectError::NotFound { .. } => Error::foreign(format!(
+                "the bucket of {url} does not exist: make it, or check its name and \
+                 AWS_ENDPOINT_URL"
+            )),
+            ObjectError::PermissionDenied { .. } | ObjectError::Unauthenticated { .. } => {
+                Error::io(format!(
+                    "access to {url} is denied: check AWS_ACCESS_KEY_ID and \
+                     AWS_SECRET_ACCESS_KEY, and that the key may list, get, put and delete objects"
+                ))
+            }
+            error => Error::io(format!(
+                "{url} cannot be reached: check AWS_ENDPOINT_URL: {}",
+                Error::from(error)
+            )),
+        }
+    }
+
+    /// The error of a bucket that did not answer for so long.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn silent(&self, time: Duration) -> Error {
+        Error::io(format!(
+            "{} did not answer within {} s: check AWS_ENDPOINT_URL, and that AWS_ACCESS_KEY_ID is \
+             set",
+            self.url,
+            time.as_secs()
+        ))
     }
 
     /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables. Sends nothing yet.

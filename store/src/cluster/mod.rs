@@ -1,5 +1,6 @@
 //! Shards of a cluster, in a bucket: who owns a shard, and what of it is durable.
 //!
+//! `identity.rs` refuses a prefix that holds something else, and what another version wrote;
 //! `proof.rs` refuses a bucket that ignores conditions; `shard.rs` takes, writes and closes a
 //! shard, which is a database of SlateDB; `breaker.rs` stands between one ownership and the bucket;
 //! `disk.rs` makes a shard the disk of a store, whose writer and formats are the same as in a
@@ -8,5 +9,6 @@
 pub(crate) mod breaker;
 pub(crate) mod disk;
 pub mod hint;
+pub mod identity;
 pub mod proof;
 pub mod shard;

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod fixtures;
 mod full_disk;
+mod joining;
 mod kill;
 mod remote;
 mod shard_store;

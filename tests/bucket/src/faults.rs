@@ -18,6 +18,8 @@ pub enum Fault {
     },
     /// The answer is 503; nothing is written.
     Unavailable,
+    /// The answer is 403; nothing is read or written.
+    Denied,
     /// The request is carried out, and the connection closed before the answer.
     AnswerLost,
     /// The request waits so long, and is carried out then.

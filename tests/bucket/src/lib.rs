@@ -79,6 +79,16 @@ impl Server {
         self.objects.keys()
     }
 
+    /// Puts an object, as a client would.
+    pub fn put(&self, key: &str, body: impl Into<Bytes>) {
+        self.objects.insert(key.to_string(), body.into());
+    }
+
+    /// Number of PUTs that were carried out so far.
+    pub fn puts(&self) -> u64 {
+        self.objects.puts()
+    }
+
     /// Orders a fault for each of the next requests.
     pub fn fail_next(&self, faults: &[Fault]) {
         self.faults.order(faults);
@@ -132,12 +142,10 @@ async fn answer(
             return Err(Closed);
         }
         Some(Fault::Unavailable) => {
-            // The rest of the request is read, or the answer could be lost with it.
-            faults::read(request.into_body(), usize::MAX).await;
-            let busy = Bytes::from_static(b"<Error><Code>SlowDown</Code></Error>");
-            let mut answer = Response::new(s3s::Body::from(busy));
-            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            return Ok(answer);
+            return Ok(refuse(request, StatusCode::SERVICE_UNAVAILABLE, "SlowDown").await);
+        }
+        Some(Fault::Denied) => {
+            return Ok(refuse(request, StatusCode::FORBIDDEN, "AccessDenied").await);
         }
         Some(Fault::Silent) => std::future::pending().await,
         Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
@@ -145,6 +153,15 @@ async fn answer(
     }
     let answered = s3.call(request.map(s3s::Body::from)).await.map_err(|_| Closed)?;
     if fault == Some(Fault::AnswerLost) { Err(Closed) } else { Ok(answered) }
+}
+
+async fn refuse(request: Request<Incoming>, status: StatusCode, code: &str) -> Response<s3s::Body> {
+    // The rest of the request is read, or the answer could be lost with it.
+    faults::read(request.into_body(), usize::MAX).await;
+    let body = Bytes::from(format!("<Error><Code>{code}</Code></Error>"));
+    let mut answer = Response::new(s3s::Body::from(body));
+    *answer.status_mut() = status;
+    answer
 }
 
 /// Every access key has the same secret.

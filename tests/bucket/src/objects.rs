@@ -64,6 +64,14 @@ impl Objects {
         self.lock().by_key.keys().cloned().collect()
     }
 
+    pub(crate) fn puts(&self) -> u64 {
+        self.lock().puts
+    }
+
+    pub(crate) fn insert(&self, key: String, body: Bytes) {
+        self.lock().insert(key, body, None);
+    }
+
     pub(crate) fn set_conditions(&self, conditions: Conditions) {
         self.lock().conditions = conditions;
     }
@@ -96,11 +104,7 @@ impl Objects {
         if conditions == Conditions::Atomic {
             stored.check(&key, must_be_new, must_match.as_ref())?;
         }
-        stored.puts += 1;
-        let etag = format!("{:016x}", stored.puts);
-        let kept = Kept { body, etag: etag.clone(), since: SystemTime::now(), metadata };
-        stored.by_key.insert(key, kept);
-        Ok(ETag::Strong(etag))
+        Ok(ETag::Strong(stored.insert(key, body, metadata)))
     }
 
     fn get(&self, key: &str) -> S3Result<Kept> {
@@ -113,6 +117,15 @@ impl Objects {
 }
 
 impl Stored {
+    /// Stores an object; returns its ETag.
+    fn insert(&mut self, key: String, body: Bytes, metadata: Option<Metadata>) -> String {
+        self.puts += 1;
+        let etag = format!("{:016x}", self.puts);
+        let kept = Kept { body, etag: etag.clone(), since: SystemTime::now(), metadata };
+        self.by_key.insert(key, kept);
+        etag
+    }
+
     /// Checks the conditions of a PUT: an object that must not be there, or has a known ETag.
     fn check(
         &self,
