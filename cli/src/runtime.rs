@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::IsTerminal;
 
 use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -12,11 +13,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// Runs a service on all cores until it ends.
 /// Fails with the service's own error.
 pub(crate) fn block_on(service: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start threads")?;
-    runtime.block_on(service)
+    threads()?.block_on(service)
+}
+
+/// A runtime on all cores.
+/// Fails when threads cannot be started.
+pub(crate) fn threads() -> anyhow::Result<Runtime> {
+    Builder::new_multi_thread().enable_all().build().context("cannot start threads")
 }
 
 /// Ready when this process receives Ctrl-C or SIGTERM.
@@ -35,7 +38,7 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
 /// Calls `act` when the process receives Ctrl-C or SIGTERM, on a thread of its own.
 pub(crate) fn at_signal(act: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = Builder::new_current_thread().enable_all().build();
         let Ok(runtime) = runtime else { return };
         runtime.block_on(async {
             if let Ok(signal) = shutdown() {

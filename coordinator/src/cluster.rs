@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::bail;
-use memtape_core::placement::{HINT_EVERY_NS, HintWatch};
+use memtape_core::placement::{HINT_EVERY_NS, HintWatch, Owner};
 use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
-use memtape_store::cluster::hint::{Hint, Owner, Version};
+use memtape_store::cluster::hint::{Hint, Version};
 use memtape_store::cluster::identity;
 use memtape_store::cluster::proof::process_name;
-use memtape_store::cluster::shard::{Shard, ShardError, ShardId};
+use memtape_store::cluster::shard::{Epoch, Shard, ShardError, ShardId};
 use memtape_store::{Loaded, Recovery, Store};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -108,7 +108,7 @@ impl Member {
         let owner = Owner { epoch, ..self.owner.clone() };
         let Ok(Some(version)) = self.hint.write(version, &owner).await else { return Ok(None) };
         // Renewed from now on: taking the shard may last longer than a hint.
-        let (epoch, seen) = (Arc::new(AtomicU64::new(epoch)), owner.epoch());
+        let (epoch, seen) = (Arc::new(AtomicU64::new(epoch)), Epoch(owner.epoch));
         let renewing = tokio::spawn(renew(self.hint.clone(), owner, version, epoch.clone()));
         let shard = match Shard::take(&self.bucket, SHARD, Some(seen), TAKE_TIME).await {
             // The last owner did not come to note its epoch.

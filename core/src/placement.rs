@@ -7,11 +7,31 @@
 
 use alloc::string::String;
 
+use serde::{Deserialize, Serialize};
+
 /// Time between two renewals by the owner, and between two reads by a watcher, in nanoseconds.
 pub const HINT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Time without a change after which a hint was left, in nanoseconds.
 pub const HINT_LASTS_NS: u64 = 5 * HINT_EVERY_NS;
+
+/// Requests in a row that taking a shard takes, about, with the replay of a quiet shard.
+pub const OPENING_REQUESTS: u32 = 27;
+
+/// The contents of a hint.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Owner {
+    /// Name of the coordinator's process; never the same twice.
+    pub process: String,
+    /// Where agents and people reach it.
+    pub address: String,
+    /// Epoch of its ownership; of the one before, until it has one.
+    pub epoch: u64,
+    /// True when it gave the shard up: the next owner need not wait.
+    pub has_left: bool,
+    /// Renewals so far.
+    pub renewals: u64,
+}
 
 /// What a watcher has seen of a hint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

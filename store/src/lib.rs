@@ -18,7 +18,7 @@ mod blobs;
 pub mod bucket;
 mod catalogue;
 mod clock;
-#[cfg(feature = "cluster")]
+#[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
 pub mod cluster;
 mod encoding;
 mod error;
@@ -28,6 +28,7 @@ mod journal;
 mod last_errors;
 pub mod records;
 mod recovery;
+pub mod reports;
 mod steps;
 #[cfg(test)]
 mod tests;

@@ -4,35 +4,13 @@
 //! many who claim a hint at once one gets it. The hint proves nothing: the fence of the shard
 //! decides who owns it. When a hint may be claimed is core's decision (`placement.rs`).
 
+use memtape_core::placement::Owner;
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStoreExt, PutMode, UpdateVersion};
-use serde::{Deserialize, Serialize};
 
 use crate::bucket::Bucket;
-use crate::cluster::shard::{Epoch, ShardId};
+use crate::cluster::shard::ShardId;
 use crate::error::{Error, Kind, Result};
-
-/// The contents of a hint.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Owner {
-    /// Name of the coordinator's process; never the same twice.
-    pub process: String,
-    /// Where agents and people reach it.
-    pub address: String,
-    /// Epoch of its ownership; of the one before, until it has one.
-    pub epoch: u64,
-    /// True when it gave the shard up: the next owner need not wait.
-    pub has_left: bool,
-    /// Renewals so far.
-    pub renewals: u64,
-}
-
-impl Owner {
-    /// The epoch, as a shard counts it.
-    pub fn epoch(&self) -> Epoch {
-        Epoch(self.epoch)
-    }
-}
 
 /// The hint of one shard.
 #[derive(Clone, Debug)]

@@ -5,9 +5,11 @@
 //! shard, which is a database of SlateDB; `breaker.rs` stands between one ownership and the bucket;
 //! `disk.rs` makes a shard the disk of a store, whose writer and formats are the same as in a
 //! folder; `hint.rs` names the owner to those who look for it. The coordinator decides when to try.
+//! For commands, `examining.rs` looks at a bucket.
 
 pub(crate) mod breaker;
 pub(crate) mod disk;
+pub mod examining;
 pub mod hint;
 pub mod identity;
 pub mod proof;

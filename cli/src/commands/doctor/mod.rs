@@ -2,8 +2,9 @@
 //!
 //! Each check is a line: ok, warn or fail, what was found, and what to do. It changes nothing and
 //! starts nothing that stays. What is checked of the machine is in `machine.rs`, of Python in
-//! `python.rs`, of the services in `services.rs`.
+//! `python.rs`, of the services in `services.rs`, of the bucket of a cluster in `bucket.rs`.
 
+mod bucket;
 mod machine;
 mod python;
 mod services;
@@ -24,6 +25,10 @@ pub(crate) struct DoctorArgs {
     /// Folder for the tapes [default: $MEMTAPE_DIR or /dev/shm/memtape].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<std::path::PathBuf>,
+    /// Bucket of a cluster that is checked as a start of a coordinator does: s3://BUCKET/PREFIX, with
+    /// endpoint, region and keys in the AWS_ variables [default: none].
+    #[arg(long, value_name = "URL", env = "MEMTAPE_CLUSTER")]
+    pub(crate) cluster: Option<String>,
 }
 
 /// How a check ended.
@@ -84,6 +89,9 @@ pub(crate) fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<()> {
     let has_agent = agent.outcome == Outcome::Ok;
     checks.push(agent);
     services::coordinator(&client, has_agent, &mut checks);
+    if let Some(url) = &args.cluster {
+        bucket::check(url, &mut checks)?;
+    }
     let failed = checks.iter().filter(|check| check.outcome == Outcome::Fail).count();
     let report = Report { ok: failed == 0, checks };
     globals.say(&report, || text(&report.checks))?;

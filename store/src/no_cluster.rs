@@ -1,0 +1,17 @@
+//! In the place of `cluster/` where the feature `cluster` is off: its commands say so.
+
+use crate::error::{Error, Result};
+
+/// Looks at the bucket of a cluster.
+pub mod examining {
+    use tokio::runtime::Handle;
+
+    /// Refused in this build.
+    pub fn examine(_: &str, _: &Handle) -> super::Result<crate::reports::ClusterFacts> {
+        Err(super::missing())
+    }
+}
+
+fn missing() -> Error {
+    Error::foreign("clusters need memtape with the feature full")
+}
