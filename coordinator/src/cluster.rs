@@ -124,7 +124,7 @@ impl Member {
                 if let Err(why) = identity::raise(&self.bucket).await {
                     tracing::warn!("the version of the cluster is not noted: {why}");
                 }
-                let snapshots_url = format!("{}/snapshots/{:04}", self.bucket.url(), SHARD.0);
+                let snapshots_url = SHARD.snapshots_url(&self.bucket);
                 let shard = OwnedShard { shard: Arc::new(shard), snapshots_url };
                 let (process, hint) = (self.owner.process.clone(), self.hint.clone());
                 Ok(Some(Ownership { shard, renewing, process, hint }))

@@ -2,6 +2,16 @@
 
 use crate::error::{Error, Result};
 
+/// Checks the store of a cluster.
+pub mod checking {
+    use tokio::runtime::Handle;
+
+    /// Refused in this build.
+    pub fn check(_: &str, _: &Handle) -> super::Result<crate::StoreCheck> {
+        Err(super::missing())
+    }
+}
+
 /// Looks at the bucket of a cluster.
 pub mod examining {
     use tokio::runtime::Handle;

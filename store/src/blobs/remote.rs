@@ -48,9 +48,7 @@ impl Remote {
             retry_timeout: RETRY_TIME,
             backoff: BackoffConfig::default(),
         };
-        let Bucket { objects, prefix, .. } = Bucket::new(url, settings, retry)?;
-        let runtime = Handle::current();
-        let remote = Self { objects, prefix, runtime };
+        let remote = Self::at(Bucket::new(url, settings, retry)?);
         let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
         claimed.map_err(|_| {
             Error::io(format!(
@@ -58,6 +56,11 @@ impl Remote {
             ))
         })??;
         Ok(remote)
+    }
+
+    /// The snapshots at a prefix, which is not claimed.
+    pub(crate) fn at(Bucket { objects, prefix, .. }: Bucket) -> Self {
+        Self { objects, prefix, runtime: Handle::current() }
     }
 
     /// Writes down whose prefix it is, unless that is known.
@@ -118,6 +121,17 @@ impl Remote {
             Err(ObjectError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Reads a whole snapshot: its length and hash; none when it is gone.
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn hash_of(&self, hash: blake3::Hash) -> Result<Option<(u64, blake3::Hash)>> {
+        let Some((mut parts, bytes)) = self.read(hash).await? else { return Ok(None) };
+        let mut hasher = blake3::Hasher::new();
+        while let Some(part) = parts.next().await {
+            hasher.update(&part?);
+        }
+        Ok(Some((bytes, hasher.finalize())))
     }
 
     /// Removes a snapshot in the background, and calls `done` then, whether or not it could be.

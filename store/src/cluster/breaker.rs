@@ -5,6 +5,9 @@
 //! error that SlateDB does not repeat: it closes. So an opening, a flush and a closing have a time
 //! limit while the bucket is away, and a shard that was given up cannot write. A request that was
 //! sent before may still reach the bucket: SlateDB's fence is for that.
+//!
+//! After [`Breaker::freeze`] only tables can be read: a reader stays at the point in time that it
+//! has, because it hears of nothing newer.
 
 use std::fmt;
 use std::future::Future;
@@ -33,7 +36,12 @@ type Parts<T> = Pin<Box<dyn Stream<Item = Result<T>> + Send>>;
 pub(crate) struct Breaker {
     objects: Arc<dyn ObjectStore>,
     ended: CancellationToken,
+    /// Ends with `ended`, or before.
+    frozen: CancellationToken,
 }
+
+/// The folder of a shard's tables.
+const TABLES: &str = "compacted";
 
 /// The error of every request after the cut.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +51,13 @@ struct Cut;
 impl Breaker {
     /// A breaker that lets requests pass.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>) -> Self {
-        Self { objects, ended: CancellationToken::new() }
+        let ended = CancellationToken::new();
+        Self { objects, frozen: ended.child_token(), ended }
+    }
+
+    /// Ends all requests but those for tables, for good.
+    pub(crate) fn freeze(&self) {
+        self.frozen.cancel();
     }
 
     /// Ends all requests, for good.
@@ -51,16 +65,22 @@ impl Breaker {
         self.ended.cancel();
     }
 
-    async fn pass<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+    /// What ends a request for this object, or all objects of a folder.
+    fn end(&self, of: Option<&Path>) -> &CancellationToken {
+        let is_table = of.is_some_and(|of| of.as_ref().rsplit('/').nth(1) == Some(TABLES));
+        if is_table { &self.ended } else { &self.frozen }
+    }
+
+    async fn pass<T>(&self, of: &Path, request: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
-            () = self.ended.cancelled() => Err(refused()),
+            () = self.end(Some(of)).cancelled() => Err(refused()),
             answer = request => answer,
         }
     }
 
-    fn pass_all<T: Send + 'static>(&self, parts: Parts<T>) -> Parts<T> {
-        let cut = Box::pin(self.ended.clone().cancelled_owned());
+    fn pass_all<T: Send + 'static>(&self, of: Option<&Path>, parts: Parts<T>) -> Parts<T> {
+        let cut = Box::pin(self.end(of).clone().cancelled_owned());
         Box::pin(Breakable { parts: Some(parts), cut })
     }
 }
@@ -105,7 +125,7 @@ impl ObjectStore for Breaker {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.pass(self.objects.put_opts(location, payload, options)).await
+        self.pass(location, self.objects.put_opts(location, payload, options)).await
     }
 
     async fn put_multipart_opts(
@@ -113,41 +133,45 @@ impl ObjectStore for Breaker {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let upload = self.pass(self.objects.put_multipart_opts(location, options)).await?;
-        Ok(Box::new(BreakableUpload { upload, breaker: self.clone() }))
+        let beginning = self.objects.put_multipart_opts(location, options);
+        let upload = self.pass(location, beginning).await?;
+        Ok(Box::new(BreakableUpload { upload, of: location.clone(), breaker: self.clone() }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let mut got = self.pass(self.objects.get_opts(location, options)).await?;
+        let mut got = self.pass(location, self.objects.get_opts(location, options)).await?;
         got.payload = match got.payload {
-            GetResultPayload::Stream(parts) => GetResultPayload::Stream(self.pass_all(parts)),
+            GetResultPayload::Stream(parts) => {
+                GetResultPayload::Stream(self.pass_all(Some(location), parts))
+            }
             file => file,
         };
         Ok(got)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.pass(self.objects.get_ranges(location, ranges)).await
+        self.pass(location, self.objects.get_ranges(location, ranges)).await
     }
 
     fn delete_stream(&self, locations: Parts<Path>) -> Parts<Path> {
-        self.pass_all(self.objects.delete_stream(locations))
+        self.pass_all(None, self.objects.delete_stream(locations))
     }
 
     fn list(&self, prefix: Option<&Path>) -> Parts<ObjectMeta> {
-        self.pass_all(self.objects.list(prefix))
+        self.pass_all(prefix, self.objects.list(prefix))
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> Parts<ObjectMeta> {
-        self.pass_all(self.objects.list_with_offset(prefix, offset))
+        self.pass_all(prefix, self.objects.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.pass(self.objects.list_with_delimiter(prefix)).await
+        let of = prefix.cloned().unwrap_or_default();
+        self.pass(&of, self.objects.list_with_delimiter(prefix)).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.pass(self.objects.copy_opts(from, to, options)).await
+        self.pass(to, self.objects.copy_opts(from, to, options)).await
     }
 
     async fn rename_opts(
@@ -156,7 +180,7 @@ impl ObjectStore for Breaker {
         to: &Path,
         options: object_store::RenameOptions,
     ) -> Result<()> {
-        self.pass(self.objects.rename_opts(from, to, options)).await
+        self.pass(to, self.objects.rename_opts(from, to, options)).await
     }
 }
 
@@ -164,21 +188,23 @@ impl ObjectStore for Breaker {
 #[derive(Debug)]
 struct BreakableUpload {
     upload: Box<dyn MultipartUpload>,
+    of: Path,
     breaker: Breaker,
 }
 
 #[async_trait]
 impl MultipartUpload for BreakableUpload {
     fn put_part(&mut self, part: PutPayload) -> UploadPart {
-        let (breaker, request) = (self.breaker.clone(), self.upload.put_part(part));
-        Box::pin(async move { breaker.pass(request).await })
+        let (breaker, of) = (self.breaker.clone(), self.of.clone());
+        let request = self.upload.put_part(part);
+        Box::pin(async move { breaker.pass(&of, request).await })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        self.breaker.pass(self.upload.complete()).await
+        self.breaker.pass(&self.of, self.upload.complete()).await
     }
 
     async fn abort(&mut self) -> Result<()> {
-        self.breaker.pass(self.upload.abort()).await
+        self.breaker.pass(&self.of, self.upload.abort()).await
     }
 }

@@ -1,5 +1,7 @@
 //! The disk of a store that is a shard: files, folders and the index as rows of the shard.
 //!
+//! The shard is owned, or read at one point in time; then nothing can be written.
+//!
 //! A file is a row with its name, number and length, and rows with its contents in chunks, each
 //! under the offset of its first byte. A change is one batch, so no crash shows half of one; what a
 //! sync made durable is durable in the bucket. Batches become durable in their order: a later one
@@ -21,6 +23,7 @@ use memtape_disk::files::{Disk, DiskFile, Entry, Held, folder_of};
 use memtape_disk::tree::{Change, Tree};
 use tokio::runtime::Handle;
 
+use crate::cluster::reader::ShardReader;
 use crate::cluster::shard::{DurableWatch, Level, Shard, ShardError, UNFLUSHED_BYTES_MAX};
 
 /// Largest chunk, in bytes.
@@ -50,13 +53,21 @@ pub(crate) struct ShardDisk(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    shard: Arc<Shard>,
+    rows: Rows,
     /// To name it to a person.
     folder: PathBuf,
     runtime: Handle,
     names: Mutex<Names>,
     /// Bytes that were written since the last sync.
     unsynced_bytes: AtomicU64,
+}
+
+/// Where the rows are.
+#[derive(Debug)]
+enum Rows {
+    Owned(Arc<Shard>),
+    /// Nothing can be written.
+    Read(ShardReader),
 }
 
 #[derive(Debug, Default)]
@@ -81,9 +92,30 @@ struct File {
 impl ShardDisk {
     /// Reads the names of all files, and removes what removed files left. Blocks.
     pub(crate) fn open(shard: Arc<Shard>, runtime: Handle) -> io::Result<Self> {
-        let (names, unsynced_bytes) = (Mutex::default(), AtomicU64::new(0));
         let folder = PathBuf::from(shard.name());
-        let disk = Self(Arc::new(Inner { shard, folder, runtime, names, unsynced_bytes }));
+        let disk = Self::with_names(Rows::Owned(shard), folder, runtime)?;
+        let mut left = Vec::new();
+        disk.0.scan(&[REMOVED], &[REMOVED + 1], |key, _| {
+            left.extend(key[1..].try_into().map(u64::from_be_bytes));
+            ControlFlow::Continue(())
+        })?;
+        let next = left.last().map_or(0, |last| last + 1);
+        let mut names = disk.0.names();
+        names.next = names.next.max(next);
+        drop(names);
+        left.into_iter().try_for_each(|number| disk.0.delete_contents(number))?;
+        Ok(disk)
+    }
+
+    /// The same at one point in time, for reading only. Blocks.
+    pub(crate) fn read_only(reader: ShardReader, runtime: Handle) -> io::Result<Self> {
+        let folder = PathBuf::from(reader.name());
+        Self::with_names(Rows::Read(reader), folder, runtime)
+    }
+
+    fn with_names(rows: Rows, folder: PathBuf, runtime: Handle) -> io::Result<Self> {
+        let (names, unsynced_bytes) = (Mutex::default(), AtomicU64::new(0));
+        let disk = Self(Arc::new(Inner { rows, folder, runtime, names, unsynced_bytes }));
         let (mut known, mut is_damaged) = (Names::default(), false);
         disk.0.scan(&[NAME], &[NAME + 1], |key, value| {
             let name = std::str::from_utf8(&key[1..]).map(str::to_string);
@@ -99,14 +131,7 @@ impl ShardDisk {
         if is_damaged {
             return Err(io::Error::new(ErrorKind::InvalidData, "a name of a file makes no sense"));
         }
-        let mut left = Vec::new();
-        disk.0.scan(&[REMOVED], &[REMOVED + 1], |key, _| {
-            left.extend(key[1..].try_into().map(u64::from_be_bytes));
-            ControlFlow::Continue(())
-        })?;
-        known.next = known.next.max(left.last().map_or(0, |last| last + 1));
         *disk.0.names() = known;
-        left.into_iter().try_for_each(|number| disk.0.delete_contents(number))?;
         Ok(disk)
     }
 
@@ -131,19 +156,22 @@ impl Inner {
     /// Queues a batch. Refuses it while too much is not durable: a batch whose outcome is unknown
     /// would leave other files in the shard than in memory.
     fn write(&self, changes: Vec<Change>) -> io::Result<()> {
+        let Rows::Owned(shard) = &self.rows else {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        };
         if self.unsynced_bytes.load(Relaxed) > UNSYNCED_BYTES_MAX {
             self.sync()?;
         }
         let sizes = changes.iter().map(|change| change.key.len() + size(change));
         self.unsynced_bytes.fetch_add(sizes.sum::<usize>() as u64, Relaxed);
-        self.runtime.block_on(self.shard.write(changes)).map(|_| ()).map_err(error)
+        self.runtime.block_on(shard.write(changes)).map(|_| ()).map_err(error)
     }
 
     /// Makes everything durable.
     fn sync(&self) -> io::Result<()> {
         let bytes = self.unsynced_bytes.load(Relaxed);
-        if bytes > 0 {
-            self.wait(self.shard.settle())?;
+        if let (Rows::Owned(shard), 1..) = (&self.rows, bytes) {
+            self.wait(shard.settle())?;
             self.unsynced_bytes.fetch_sub(bytes, Relaxed);
         }
         Ok(())
@@ -155,7 +183,10 @@ impl Inner {
         end: &[u8],
         visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> io::Result<()> {
-        self.wait(self.shard.scan(begin, end, Level::Ours, visit))
+        match &self.rows {
+            Rows::Owned(shard) => self.wait(shard.scan(begin, end, Level::Ours, visit)),
+            Rows::Read(reader) => self.wait(reader.scan(begin, end, visit)),
+        }
     }
 
     /// Deletes the contents of a file that has no name, and the mark that says so.
@@ -310,7 +341,10 @@ impl Disk for ShardDisk {
     }
 
     fn lock(&self, _: &str) -> io::Result<Box<dyn Held>> {
-        Ok(Box::new(Owned(self.0.shard.durable())))
+        match &self.0.rows {
+            Rows::Owned(shard) => Ok(Box::new(Owned(shard.durable()))),
+            Rows::Read(_) => Err(ErrorKind::ReadOnlyFilesystem.into()),
+        }
     }
 
     fn tree(&self, folder: &str) -> io::Result<Arc<dyn Tree>> {

@@ -46,7 +46,7 @@ pub async fn join(bucket: &Bucket, process: &str) -> Result<Identity> {
 }
 
 /// Refuses a cluster into which a store is being moved.
-fn is_whole(bucket: &Bucket, identity: &Identity) -> Result<()> {
+pub(super) fn is_whole(bucket: &Bucket, identity: &Identity) -> Result<()> {
     let url = &bucket.url;
     match identity.moving {
         None => Ok(()),
@@ -54,6 +54,11 @@ fn is_whole(bucket: &Bucket, identity: &Identity) -> Result<()> {
             "a move of a store into {url} did not end: run memtape store move DIR {url} again"
         ))),
     }
+}
+
+/// The error that there is no cluster at the prefix.
+pub(super) fn missing(bucket: &Bucket) -> Error {
+    Error::foreign(format!("there is no cluster in {}: check the URL", bucket.url))
 }
 
 /// Reads the identity of the cluster at the prefix; none where there is nothing. Writes nothing.

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use memtape_disk::tree::Change;
+use object_store::path::Path;
 use slatedb::config::{
     CompactorOptions, DurabilityLevel, FlushOptions, FlushType, GarbageCollectorDirectoryOptions,
     GarbageCollectorOptions, ReadOptions, ScanOptions,
 };
-use slatedb::{CloseReason, Db, DbStatus, ErrorKind, Settings, WriteBatch};
+use slatedb::{CloseReason, Db, DbReadOps, DbStatus, ErrorKind, Settings, WriteBatch};
 use tokio::sync::watch;
 
 use crate::bucket::Bucket;
@@ -50,6 +51,29 @@ const EPOCH_KEY: &[u8] = b"\0epoch";
 /// Number of a shard within its cluster.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ShardId(pub u16);
+
+impl ShardId {
+    /// The folder of its database.
+    pub(crate) fn path(self, bucket: &Bucket) -> Path {
+        bucket.prefix.clone().join("shards").join(format!("{:04}", self.0))
+    }
+
+    /// Number and bucket, to name the shard to a person.
+    pub(crate) fn name(self, bucket: &Bucket) -> String {
+        format!("shard {} of {}", self.0, bucket.url)
+    }
+
+    /// Where snapshots of its captures are kept.
+    pub fn snapshots_url(self, bucket: &Bucket) -> String {
+        format!("{}/snapshots/{:04}", bucket.url, self.0)
+    }
+
+    /// The prefix of these snapshots.
+    pub(crate) fn snapshots(self, bucket: &Bucket) -> Bucket {
+        let prefix = bucket.prefix.clone().join("snapshots").join(format!("{:04}", self.0));
+        Bucket { prefix, url: self.snapshots_url(bucket).into(), ..bucket.clone() }
+    }
+}
 
 /// Number of an ownership of a shard: greater than that of every earlier one. 0 before the first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -139,14 +163,14 @@ impl Shard {
         seen: Option<Epoch>,
         breaker: &Breaker,
     ) -> Result<Self, ShardError> {
-        let path = bucket.prefix.clone().join("shards").join(format!("{:04}", shard.0));
-        let mut builder = Db::builder(path, Arc::new(breaker.clone())).with_settings(settings());
+        let mut builder =
+            Db::builder(shard.path(bucket), Arc::new(breaker.clone())).with_settings(settings());
         if let Some(Epoch(seen)) = seen {
             builder = builder.with_expected_epoch(seen);
         }
         let db = builder.build().await.map_err(|error| of(&error))?;
         let epoch = Epoch(db.status().current_manifest.writer_epoch());
-        let name = format!("shard {} of {}", shard.0, bucket.url);
+        let name = shard.name(bucket);
         let owned = Self { db, epoch, breaker: breaker.clone(), name };
         let before = owned.get(EPOCH_KEY, Level::Ours).await?;
         let before = before.map(|row| row.as_ref().try_into().map(u64::from_be_bytes));
@@ -222,21 +246,10 @@ impl Shard {
         begin: &[u8],
         end: &[u8],
         level: Level,
-        mut visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), ShardError> {
-        // SlateDB panics at an empty range.
-        if begin >= end {
-            return Ok(());
-        }
         let options = ScanOptions { durability_filter: level.into(), ..Default::default() };
-        let rows = self.db.scan_with_options(begin..end, &options).await;
-        let mut rows = rows.map_err(|error| of(&error))?;
-        while let Some(row) = rows.next().await.map_err(|error| of(&error))? {
-            if visit(&row.key, &row.value).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        visit_rows(&self.db, (begin, end), &options, visit).await
     }
 
     /// Writes all rows to tables, so that the next owner replays none, and gives the shard up.
@@ -302,7 +315,27 @@ impl DurableWatch {
     }
 }
 
-async fn within<T>(
+/// Visits the rows of a range, in order of keys, at one point in time.
+pub(super) async fn visit_rows(
+    db: &(impl DbReadOps + Sync),
+    (begin, end): (&[u8], &[u8]),
+    options: &ScanOptions,
+    mut visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
+) -> Result<(), ShardError> {
+    // SlateDB panics at an empty range.
+    if begin >= end {
+        return Ok(());
+    }
+    let mut rows = db.scan_with_options(begin..end, options).await.map_err(|error| of(&error))?;
+    while let Some(row) = rows.next().await.map_err(|error| of(&error))? {
+        if visit(&row.key, &row.value).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn within<T>(
     patience: Duration,
     work: impl Future<Output = Result<T, ShardError>>,
 ) -> Result<T, ShardError> {
@@ -317,7 +350,7 @@ fn ended(reason: CloseReason) -> ShardError {
     }
 }
 
-fn of(error: &slatedb::Error) -> ShardError {
+pub(super) fn of(error: &slatedb::Error) -> ShardError {
     match error.kind() {
         ErrorKind::Closed(reason) => ended(reason),
         ErrorKind::Unavailable => ShardError::Away,

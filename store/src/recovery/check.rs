@@ -1,4 +1,5 @@
-//! Checks a store that no coordinator has open, and reports what is wrong with it. Changes nothing.
+//! Checks a store that no coordinator has open, or one point in time of a shard, and reports what is
+//! wrong with it. Changes nothing.
 //!
 //! Every primary file is read: each record of the journal, of the files and logs of steps, each
 //! snapshot. The index is derived: each start brings it up to date, or builds it again.
@@ -95,8 +96,12 @@ pub fn check(folder: &Path) -> Result<StoreCheck> {
     let _lock = disk.lock_to_read(format::LOCK).map_err(|error| in_use(&disk, error))?;
     format::is_restored(&disk)?;
     format::check_version(&disk)?;
-    look(&disk).during(|| format!("the store in {shown} cannot be read"))
+    look(&disk, None).during(|| format!("the store in {shown} cannot be read"))
 }
+
+/// Reads a snapshot that is not on the disk: its length and hash; none when it is gone.
+pub(crate) type Elsewhere<'a> =
+    Option<&'a dyn Fn(blake3::Hash) -> Result<Option<(u64, blake3::Hash)>>>;
 
 /// Checks a simulated store between two lives.
 #[cfg(test)]
@@ -112,14 +117,15 @@ pub(crate) fn check_simulated(disk: &memtape_simulated_disk::SimulatedDisk) -> V
 pub(crate) fn look_at_simulated(
     disk: &memtape_simulated_disk::SimulatedDisk,
 ) -> Result<StoreCheck> {
-    look(&*disk.process())
+    look(&*disk.process(), None)
 }
 
 fn finding(part: impl Into<String>, what: impl Into<String>, remedy: &'static str) -> Finding {
     Finding { part: part.into(), what: what.into(), remedy }
 }
 
-fn look(disk: &dyn Disk) -> Result<StoreCheck> {
+/// Checks the store on a disk. Snapshots that are in object storage are counted, or read.
+pub(crate) fn look(disk: &dyn Disk, elsewhere: Elsewhere<'_>) -> Result<StoreCheck> {
     let mut checked = StoreCheck::default();
     if let Some(what) = format::check_version(disk)? {
         checked.findings.push(finding(format::NAME, what, START));
@@ -130,7 +136,7 @@ fn look(disk: &dyn Disk) -> Result<StoreCheck> {
     let contents = look_at_journal(disk, &known, &mut checked)?;
     look_at_steps(disk, &known, &mut checked)?;
     look_at_log(disk, &known, &mut checked)?;
-    look_at_snapshots(disk, &contents, &mut checked)?;
+    look_at_snapshots(disk, &contents, elsewhere, &mut checked)?;
     Ok(checked)
 }
 
@@ -278,8 +284,10 @@ fn look_at_log(disk: &dyn Disk, known: &Expected, checked: &mut StoreCheck) -> i
 fn look_at_snapshots(
     disk: &dyn Disk,
     contents: &Contents,
+    elsewhere: Elsewhere<'_>,
     checked: &mut StoreCheck,
-) -> io::Result<()> {
+) -> Result<()> {
+    const OTHER: &str = "is not what its name says";
     let mut needed = BTreeMap::new();
     for part in load(&contents.live).parts {
         if let Some(hash) = part.hash {
@@ -296,17 +304,27 @@ fn look_at_snapshots(
         let is_needed = needed.remove(hash.as_bytes()).is_some();
         checked.snapshots_unused += u64::from(!is_needed);
         if blake3::hash(&files::read_all(disk, &name)?) != hash && is_needed {
-            checked.findings.push(finding(name, "is not what its name says", SNAPSHOT));
+            checked.findings.push(finding(name, OTHER, SNAPSHOT));
         }
     }
-    if format::read(disk).is_ok_and(|format| format.snapshots_url.is_some()) {
+    let is_elsewhere = format::read(disk).is_ok_and(|format| format.snapshots_url.is_some());
+    if is_elsewhere && elsewhere.is_none() {
         checked.snapshots_elsewhere = needed.len() as u64;
         return Ok(());
     }
     for (hash, (capture, rank)) in needed {
-        let name = blobs::name(blake3::Hash::from_bytes(hash));
-        let what = format!("is missing: rank {rank} of {capture} has it");
-        checked.findings.push(finding(name, what, SNAPSHOT));
+        let hash = blake3::Hash::from_bytes(hash);
+        let name = blobs::name(hash);
+        let Some((bytes, found)) = elsewhere.map_or(Ok(None), |read| read(hash))? else {
+            let what = format!("is missing: rank {rank} of {capture} has it");
+            checked.findings.push(finding(name, what, SNAPSHOT));
+            continue;
+        };
+        checked.snapshots += 1;
+        checked.bytes += bytes;
+        if found != hash {
+            checked.findings.push(finding(name, OTHER, SNAPSHOT));
+        }
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! `memtape store`: checks or rebuilds the store of a coordinator that is not running, and makes
-//! and restores backups.
+//! and restores backups. Of a cluster, it checks the store.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use memtape_store::cluster::checking::check as check_cluster;
 use memtape_store::{
     BackupContents, Finding, StoreCheck, Tokens, WithSnapshots, backup_folder, check_backup,
     check_store, rebuild_store, restore_backup,
@@ -14,12 +15,14 @@ use memtape_store::{
 
 use crate::globals::Globals;
 use crate::render::units::{self, plural};
+use crate::runtime;
 
 /// `memtape store`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum StoreCommand {
     /// Read a whole store, or a backup, and report damage. Changes nothing; exits with 1 if there
-    /// is damage.
+    /// is damage. Of a cluster, everything that was acknowledged before is read, also while a
+    /// coordinator works.
     Check(CheckArgs),
     /// Back up the store of a running coordinator into one file; with --dir, of one that is not
     /// running.
@@ -41,7 +44,8 @@ pub(crate) struct StoreArgs {
 /// What to check.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
-    /// The coordinator's data folder, or the file of a backup.
+    /// The coordinator's data folder, the file of a backup, or s3://BUCKET/PREFIX of a cluster, with
+    /// endpoint, region and keys in the AWS_ variables.
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 }
@@ -90,7 +94,10 @@ pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<(
 }
 
 fn check(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
-    let checked = check_store(dir)?;
+    let checked = match dir.to_str().filter(|path| path.starts_with("s3://")) {
+        Some(url) => check_cluster(url, runtime::threads()?.handle())?,
+        None => check_store(dir)?,
+    };
     let mut object = serde_json::to_value(&checked)?;
     object["ok"] = checked.findings.is_empty().into();
     globals.say(&object, || checked_text(&checked))?;
