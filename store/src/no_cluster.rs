@@ -22,6 +22,18 @@ pub mod examining {
     }
 }
 
+/// Moves stores into clusters.
+pub mod moving {
+    use std::path::Path;
+
+    use tokio::runtime::Handle;
+
+    /// Refused in this build.
+    pub fn move_store(_: &Path, _: &str, _: &Handle) -> super::Result<crate::reports::StoreMove> {
+        Err(super::missing())
+    }
+}
+
 fn missing() -> Error {
     Error::foreign("clusters need memtape with the feature full")
 }

@@ -19,3 +19,18 @@ pub struct ClusterFacts {
     /// Whether the bucket honours conditions.
     pub conditions: Result<()>,
 }
+
+/// Result of a move: zeros, if it had ended before.
+#[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
+pub struct StoreMove {
+    /// Files that are the same in the folder and in the shard.
+    pub files: u64,
+    /// Snapshots that are in the bucket.
+    pub snapshots: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+    /// Bytes that this call copied.
+    pub copied_bytes: u64,
+    /// Snapshots that the store lacked, or had damaged, with the reason.
+    pub missing: Vec<String>,
+}

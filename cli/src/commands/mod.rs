@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Agent(Box<memtape_agent::Config>),
     /// Run the coordinator of the cluster.
     Coordinator(Box<coordinator::CoordinatorArgs>),
-    /// Check or rebuild the store of a coordinator that is not running.
+    /// Check, back up, move or rebuild the store of a coordinator.
     #[command(subcommand)]
     Store(store::StoreCommand),
     /// Make certificates for the coordinator, agents and users, with a small authority.

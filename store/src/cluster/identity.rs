@@ -56,9 +56,42 @@ pub(super) fn is_whole(bucket: &Bucket, identity: &Identity) -> Result<()> {
     }
 }
 
+/// Begins to move this store into a cluster of its own, or goes on with it.
+///
+/// # Errors
+/// As [`join`]; the prefix holds another cluster.
+pub(super) async fn begin_move(bucket: &Bucket, process: &str, store: &str) -> Result<()> {
+    let known = look(bucket).await?;
+    prove(bucket, process).await?;
+    let identity = match known {
+        Some(identity) => identity,
+        None => make(bucket, Some(store)).await?,
+    };
+    match identity.moving.as_deref() {
+        Some(moving) if moving == store => Ok(()),
+        _ => Err(Error::foreign(format!(
+            "{} holds a cluster with a store of its own: choose an empty prefix",
+            bucket.url
+        ))),
+    }
+}
+
 /// The error that there is no cluster at the prefix.
 pub(super) fn missing(bucket: &Bucket) -> Error {
     Error::foreign(format!("there is no cluster in {}: check the URL", bucket.url))
+}
+
+/// Lets coordinators work in a cluster into which this store was moved. A second call is harmless.
+///
+/// # Errors
+/// The bucket cannot be read or written.
+pub(super) async fn end_move(bucket: &Bucket, store: &str) -> Result<()> {
+    let Some((identity, tag)) = read(bucket).await? else { return Err(missing(bucket)) };
+    if identity.moving.as_deref() == Some(store) {
+        // A PUT whose answer was lost is repeated, and refused because of itself.
+        put(bucket, &Identity { moving: None, ..identity }, PutMode::Update(tag)).await?;
+    }
+    Ok(())
 }
 
 /// Reads the identity of the cluster at the prefix; none where there is nothing. Writes nothing.

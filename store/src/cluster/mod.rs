@@ -6,7 +6,7 @@
 //! stands between both and the bucket; `disk.rs` makes a shard the disk of a store, whose writer
 //! and formats are the same as in a folder; `hint.rs` names the owner to those who look for it.
 //! The coordinator decides when to try. For commands, `checking.rs` checks such a store,
-//! and `examining.rs` looks at a bucket.
+//! `moving.rs` makes one of a folder's, and `examining.rs` looks at a bucket.
 
 pub(crate) mod breaker;
 pub mod checking;
@@ -14,6 +14,7 @@ pub(crate) mod disk;
 pub mod examining;
 pub mod hint;
 pub mod identity;
+pub mod moving;
 pub mod proof;
 pub(crate) mod reader;
 pub mod shard;

@@ -39,7 +39,7 @@ const BEFORE: [&str; 3] = ["FORMAT.new", LOCK, BLOBS];
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// The file's contents: one line of JSON.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Format {
     pub(crate) version: u32,
     /// Time at which the folder got this version.
@@ -57,6 +57,9 @@ pub(crate) struct Format {
     /// Id of the store that a backup was made of, when this one was restored from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_from: Option<String>,
+    /// URL of the cluster that the store was moved to: no coordinator opens this folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moved_to: Option<String>,
 }
 
 /// Kind of a folder: a store, or not.
@@ -119,10 +122,22 @@ pub(crate) fn is_restored(disk: &dyn Disk) -> Result<()> {
     }
 }
 
+/// Refuses a folder whose store was moved to a cluster.
+fn is_here(disk: &dyn Disk) -> Result<()> {
+    let folder = disk.folder().display();
+    match read(disk) {
+        Ok(Format { moved_to: Some(url), .. }) => Err(Error::foreign(format!(
+            "the store in {folder} was moved to {url}: start the coordinator with --cluster {url}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Makes the folder a store of this version; the catalogue must not be open.
 pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<()> {
     let shown = disk.folder().display();
     is_restored(&**disk)?;
+    is_here(&**disk)?;
     if let Some(why) = check_version(&**disk)? {
         if why == DAMAGED {
             tracing::warn!("the store's file {NAME} was damaged and is written again");
@@ -150,7 +165,7 @@ fn new(disk: &dyn Disk) -> Format {
     let made_wall_ns = clock::now().wall_ns;
     let hash = blake3::hash(&[id.as_slice(), &made_wall_ns.to_le_bytes()].concat()).to_hex();
     let id = hash[..32].to_string();
-    let (snapshots_url, restored_from) = (None, None);
+    let (snapshots_url, restored_from, moved_to) = (None, None, None);
     Format {
         version: VERSION,
         made_wall_ns,
@@ -158,6 +173,7 @@ fn new(disk: &dyn Disk) -> Format {
         snapshots_url,
         has_inventory: false,
         restored_from,
+        moved_to,
     }
 }
 
@@ -186,6 +202,13 @@ pub(crate) fn set_has_inventory(disk: &dyn Disk) -> io::Result<()> {
     }
 }
 
+/// Writes down where the store was moved to.
+#[cfg(feature = "cluster")]
+pub(crate) fn set_moved(disk: &dyn Disk, url: &str) -> io::Result<()> {
+    let format = read(disk)?;
+    write(disk, &Format { moved_to: Some(url.to_string()), ..format })
+}
+
 /// Writes down where snapshots go.
 pub(crate) fn set_snapshots_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
     let mut format = read(disk)?;
@@ -202,7 +225,7 @@ pub(crate) fn read(disk: &dyn Disk) -> io::Result<Format> {
     serde_json::from_slice(&read_all(disk, NAME)?).map_err(damaged)
 }
 
-fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
+pub(crate) fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
     let mut text = serde_json::to_vec(format).map_err(io::Error::other)?;
     text.push(b'\n');
     replace(disk, NAME, &text)

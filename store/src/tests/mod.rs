@@ -10,6 +10,7 @@ mod fixtures;
 mod full_disk;
 mod joining;
 mod kill;
+mod moving;
 mod remote;
 mod shard_store;
 mod vanished;

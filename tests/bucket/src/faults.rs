@@ -64,8 +64,10 @@ pub(crate) struct Faults(Mutex<Ordered>);
 struct Ordered {
     next: VecDeque<Fault>,
     rules: Vec<Rule>,
-    /// Requests that rules were for, by which percentages are spread evenly.
+    /// All requests.
     requests: u64,
+    /// Requests that rules were for, by which percentages are spread evenly.
+    ruled: u64,
 }
 
 impl Faults {
@@ -80,15 +82,21 @@ impl Faults {
     /// The fault of a request.
     pub(crate) fn of(&self, request: &Request<Incoming>) -> Option<Fault> {
         let mut ordered = self.lock();
+        ordered.requests += 1;
         if let Some(fault) = ordered.next.pop_front() {
             return Some(fault);
         }
         let client = client(request);
         let rule = ordered.rules.iter().find(|rule| rule.is_for(client, request))?;
         let (percent, fault) = (u64::from(rule.percent), rule.fault);
-        ordered.requests += 1;
+        ordered.ruled += 1;
         // 37 and 100 have no common divisor: of 100 requests in a row, `percent` are chosen.
-        (ordered.requests * 37 % 100 < percent).then_some(fault)
+        (ordered.ruled * 37 % 100 < percent).then_some(fault)
+    }
+
+    /// Number of requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.lock().requests
     }
 
     /// Forgets rules, and faults that did not happen yet; returns the number of these.

@@ -89,6 +89,11 @@ impl Server {
         self.objects.puts()
     }
 
+    /// Number of requests so far.
+    pub fn requests(&self) -> u64 {
+        self.faults.requests()
+    }
+
     /// Orders a fault for each of the next requests.
     pub fn fail_next(&self, faults: &[Fault]) {
         self.faults.order(faults);

@@ -23,6 +23,9 @@ mod nvrx;
 // Idle nodes of Ray are drained, and no others.
 mod ray;
 
+// A coordinator's folder becomes a cluster in a bucket.
+mod moved;
+
 // Remedies inside the ranks of running jobs, and their proofs.
 mod remedied;
 

@@ -1,5 +1,5 @@
-//! `memtape store`: checks or rebuilds the store of a coordinator that is not running, and makes
-//! and restores backups. Of a cluster, it checks the store.
+//! `memtape store`: checks or rebuilds the store of a coordinator that is not running, makes and
+//! restores backups, and moves a store into a bucket. Of a cluster's store, it checks one.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use memtape_store::cluster::checking::check as check_cluster;
+use memtape_store::cluster::moving::move_store;
 use memtape_store::{
     BackupContents, Finding, StoreCheck, Tokens, WithSnapshots, backup_folder, check_backup,
     check_store, rebuild_store, restore_backup,
@@ -29,6 +30,10 @@ pub(crate) enum StoreCommand {
     Backup(BackupArgs),
     /// Make a store of a backup, in an empty folder.
     Restore(RestoreArgs),
+    /// Move the store of a coordinator that is not running into the bucket of a cluster. A move that
+    /// was stopped goes on when it is called again. The folder keeps its files, and no coordinator
+    /// starts with it any more.
+    Move(MoveArgs),
     /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
 }
@@ -78,7 +83,19 @@ pub(crate) struct RestoreArgs {
     pub(crate) keep_tokens: bool,
 }
 
-/// Checks, rebuilds, backs up or restores a store.
+/// What to move, and where.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MoveArgs {
+    /// The coordinator's data folder.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// An empty prefix for the cluster: s3://BUCKET/PREFIX. Endpoint, region and keys are in the AWS_
+    /// variables.
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+}
+
+/// Checks, rebuilds, backs up, restores or moves a store.
 /// The error is one line: what is wrong with the store, or why it cannot be opened.
 pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
     match command {
@@ -87,6 +104,7 @@ pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<(
             globals.say(&contents, || described(&contents, "the backup is whole"))
         }
         StoreCommand::Check(args) => check(&args.path, globals),
+        StoreCommand::Move(args) => moved(args, globals),
         StoreCommand::Backup(args) => backup(args, globals),
         StoreCommand::Restore(args) => restore(args, globals),
         StoreCommand::Rebuild(args) => rebuild(&args.dir, globals),
@@ -228,6 +246,28 @@ fn restore(args: &RestoreArgs, globals: &Globals) -> anyhow::Result<()> {
             ),
         };
         tokens + &described(&restored.contents, "the store is restored")
+    })
+}
+
+fn moved(args: &MoveArgs, globals: &Globals) -> anyhow::Result<()> {
+    let (dir, url) = (args.dir.display(), &args.url);
+    let moved = move_store(&args.dir, url, runtime::threads()?.handle())?;
+    globals.say(&moved, || {
+        let missing = moved.missing.iter();
+        let mut lines: Vec<String> = missing
+            .map(|missing| format!("not moved, as the store lacked it: {missing}"))
+            .collect();
+        if moved.files > 0 {
+            lines.push(format!(
+                "{} and {}, {}, are the same in the bucket; {} were copied now",
+                plural(moved.files, "file"),
+                plural(moved.snapshots, "snapshot"),
+                units::bytes(moved.bytes),
+                units::bytes(moved.copied_bytes)
+            ));
+        }
+        lines.push(format!("{dir} is moved: start coordinators with --cluster {url}"));
+        lines.join("\n")
     })
 }
 
