@@ -49,8 +49,8 @@ fn check_once(bucket: &Bucket, runtime: &Handle) -> Result<StoreCheck> {
     }
     let _on = runtime.enter();
     let snapshots = Remote::at(shard.snapshots(bucket));
-    let elsewhere = |hash: blake3::Hash| runtime.block_on(snapshots.hash_of(hash));
-    check::look(&disk, Some(&elsewhere)).during(|| format!("the store in {url} cannot be read"))
+    let remote = |hash: blake3::Hash| runtime.block_on(snapshots.hash_of(hash));
+    check::look(&disk, Some(&remote)).during(|| format!("the store in {url} cannot be read"))
 }
 
 /// The newest durable state of a shard, as a disk.

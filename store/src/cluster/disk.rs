@@ -67,7 +67,7 @@ struct Inner {
 enum Rows {
     Owned(Arc<Shard>),
     /// Nothing can be written.
-    Read(ShardReader),
+    Read(Box<ShardReader>),
 }
 
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ impl ShardDisk {
     /// The same at one point in time, for reading only. Blocks.
     pub(crate) fn read_only(reader: ShardReader, runtime: Handle) -> io::Result<Self> {
         let folder = PathBuf::from(reader.name());
-        Self::with_names(Rows::Read(reader), folder, runtime)
+        Self::with_names(Rows::Read(Box::new(reader)), folder, runtime)
     }
 
     fn with_names(rows: Rows, folder: PathBuf, runtime: Handle) -> io::Result<Self> {

@@ -2,8 +2,8 @@
 //!
 //! Reading it is the first request of every start, so that nothing is written below a prefix that
 //! holds something else, or what another version of Memtape wrote. The first start makes it, on the
-//! condition that there is none; an owner of a newer version notes that. Which cluster may be opened
-//! is core's decision (`cluster.rs` there).
+//! condition that there is none; an owner of a newer version notes that. Which cluster may be
+//! opened is core's decision (`cluster.rs` there).
 
 use std::time::Duration;
 

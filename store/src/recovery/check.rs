@@ -1,5 +1,5 @@
-//! Checks a store that no coordinator has open, or one point in time of a shard, and reports what is
-//! wrong with it. Changes nothing.
+//! Checks a store that no coordinator has open, or one point in time of a shard, and reports what
+//! is wrong with it. Changes nothing.
 //!
 //! Every primary file is read: each record of the journal, of the files and logs of steps, each
 //! snapshot. The index is derived: each start brings it up to date, or builds it again.
@@ -100,7 +100,7 @@ pub fn check(folder: &Path) -> Result<StoreCheck> {
 }
 
 /// Reads a snapshot that is not on the disk: its length and hash; none when it is gone.
-pub(crate) type Elsewhere<'a> =
+pub(crate) type RemoteRead<'a> =
     Option<&'a dyn Fn(blake3::Hash) -> Result<Option<(u64, blake3::Hash)>>>;
 
 /// Checks a simulated store between two lives.
@@ -125,7 +125,7 @@ fn finding(part: impl Into<String>, what: impl Into<String>, remedy: &'static st
 }
 
 /// Checks the store on a disk. Snapshots that are in object storage are counted, or read.
-pub(crate) fn look(disk: &dyn Disk, elsewhere: Elsewhere<'_>) -> Result<StoreCheck> {
+pub(crate) fn look(disk: &dyn Disk, remote: RemoteRead<'_>) -> Result<StoreCheck> {
     let mut checked = StoreCheck::default();
     if let Some(what) = format::check_version(disk)? {
         checked.findings.push(finding(format::NAME, what, START));
@@ -136,7 +136,7 @@ pub(crate) fn look(disk: &dyn Disk, elsewhere: Elsewhere<'_>) -> Result<StoreChe
     let contents = look_at_journal(disk, &known, &mut checked)?;
     look_at_steps(disk, &known, &mut checked)?;
     look_at_log(disk, &known, &mut checked)?;
-    look_at_snapshots(disk, &contents, elsewhere, &mut checked)?;
+    look_at_snapshots(disk, &contents, remote, &mut checked)?;
     Ok(checked)
 }
 
@@ -284,7 +284,7 @@ fn look_at_log(disk: &dyn Disk, known: &Expected, checked: &mut StoreCheck) -> i
 fn look_at_snapshots(
     disk: &dyn Disk,
     contents: &Contents,
-    elsewhere: Elsewhere<'_>,
+    remote: RemoteRead<'_>,
     checked: &mut StoreCheck,
 ) -> Result<()> {
     const OTHER: &str = "is not what its name says";
@@ -308,14 +308,14 @@ fn look_at_snapshots(
         }
     }
     let is_elsewhere = format::read(disk).is_ok_and(|format| format.snapshots_url.is_some());
-    if is_elsewhere && elsewhere.is_none() {
+    if is_elsewhere && remote.is_none() {
         checked.snapshots_elsewhere = needed.len() as u64;
         return Ok(());
     }
     for (hash, (capture, rank)) in needed {
         let hash = blake3::Hash::from_bytes(hash);
         let name = blobs::name(hash);
-        let Some((bytes, found)) = elsewhere.map_or(Ok(None), |read| read(hash))? else {
+        let Some((bytes, found)) = remote.map_or(Ok(None), |read| read(hash))? else {
             let what = format!("is missing: rank {rank} of {capture} has it");
             checked.findings.push(finding(name, what, SNAPSHOT));
             continue;

@@ -62,34 +62,16 @@ fn cluster(server: &Server, key: &str, format: u32, version: &str, shards: u16) 
     server.put(key, serde_json::to_vec(&identity).unwrap());
 }
 
-fn cases() -> Vec<Case> {
-    const OWN: &str = "team/memtape/memtape-cluster";
-    let own = || prefix("team/memtape");
+/// The identity of the cluster that most cases are about.
+const OWN: &str = "team/memtape/memtape-cluster";
+
+fn own() -> String {
+    prefix("team/memtape")
+}
+
+/// Prefixes that hold something else, or another version.
+fn prefixes() -> Vec<Case> {
     vec![
-        case(
-            "a bucket that is not there",
-            "s3://other/team/memtape".to_string(),
-            |_| {},
-            "the bucket of s3://other/team/memtape does not exist: make it, or check its name",
-            Writes::None,
-        ),
-        case(
-            "no rights",
-            own(),
-            |server| server.add_rule(Rule::of("a", Fault::Denied)),
-            "access to s3://bucket/team/memtape is denied: check AWS_ACCESS_KEY_ID",
-            Writes::None,
-        ),
-        case(
-            "no right to write",
-            own(),
-            |server| {
-                let method = Some("PUT".parse().unwrap());
-                server.add_rule(Rule { method, ..Rule::of("a", Fault::Denied) });
-            },
-            "access to s3://bucket/team/memtape is denied: check AWS_ACCESS_KEY_ID",
-            Writes::None,
-        ),
         case(
             "another product's objects",
             own(),
@@ -146,6 +128,36 @@ fn cases() -> Vec<Case> {
             "s3://bucket/team/memtape has a damaged object memtape-cluster: put it back",
             Writes::None,
         ),
+    ]
+}
+
+/// Buckets that cannot be used.
+fn buckets() -> Vec<Case> {
+    vec![
+        case(
+            "a bucket that is not there",
+            "s3://other/team/memtape".to_string(),
+            |_| {},
+            "the bucket of s3://other/team/memtape does not exist: make it, or check its name",
+            Writes::None,
+        ),
+        case(
+            "no rights",
+            own(),
+            |server| server.add_rule(Rule::of("a", Fault::Denied)),
+            "access to s3://bucket/team/memtape is denied: check AWS_ACCESS_KEY_ID",
+            Writes::None,
+        ),
+        case(
+            "no right to write",
+            own(),
+            |server| {
+                let method = Some("PUT".parse().unwrap());
+                server.add_rule(Rule { method, ..Rule::of("a", Fault::Denied) });
+            },
+            "access to s3://bucket/team/memtape is denied: check AWS_ACCESS_KEY_ID",
+            Writes::None,
+        ),
         case(
             "conditions that are ignored",
             own(),
@@ -179,7 +191,7 @@ fn cases() -> Vec<Case> {
 
 #[tokio::test]
 async fn a_bad_bucket_is_refused_in_one_line_and_left_as_it_was() {
-    for Case { name, url, prepare, expected, writes } in cases() {
+    for Case { name, url, prepare, expected, writes } in buckets().into_iter().chain(prefixes()) {
         let server = Server::start().await;
         prepare(&server);
         let before = (server.keys(), server.puts());
@@ -195,7 +207,7 @@ async fn a_bad_bucket_is_refused_in_one_line_and_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn an_address_that_nobody_has_is_refused_soon() {
+async fn an_address_without_a_server_is_refused_soon() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = Server::start().await;
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -25,8 +25,8 @@ pub(crate) struct DoctorArgs {
     /// Folder for the tapes [default: $MEMTAPE_DIR or /dev/shm/memtape].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<std::path::PathBuf>,
-    /// Bucket of a cluster that is checked as a start of a coordinator does: s3://BUCKET/PREFIX, with
-    /// endpoint, region and keys in the AWS_ variables [default: none].
+    /// Bucket of a cluster that is checked as a start of a coordinator does: s3://BUCKET/PREFIX,
+    /// with endpoint, region and keys in the AWS_ variables [default: none].
     #[arg(long, value_name = "URL", env = "MEMTAPE_CLUSTER")]
     pub(crate) cluster: Option<String>,
 }

@@ -30,9 +30,9 @@ pub(crate) enum StoreCommand {
     Backup(BackupArgs),
     /// Make a store of a backup, in an empty folder.
     Restore(RestoreArgs),
-    /// Move the store of a coordinator that is not running into the bucket of a cluster. A move that
-    /// was stopped goes on when it is called again. The folder keeps its files, and no coordinator
-    /// starts with it any more.
+    /// Move the store of a coordinator that is not running into the bucket of a cluster. A move
+    /// that was stopped goes on when it is called again. The folder keeps its files, and no
+    /// coordinator starts with it any more.
     Move(MoveArgs),
     /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
@@ -49,8 +49,8 @@ pub(crate) struct StoreArgs {
 /// What to check.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
-    /// The coordinator's data folder, the file of a backup, or s3://BUCKET/PREFIX of a cluster, with
-    /// endpoint, region and keys in the AWS_ variables.
+    /// The coordinator's data folder, the file of a backup, or s3://BUCKET/PREFIX of a cluster,
+    /// with endpoint, region and keys in the AWS_ variables.
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 }
@@ -89,8 +89,8 @@ pub(crate) struct MoveArgs {
     /// The coordinator's data folder.
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// An empty prefix for the cluster: s3://BUCKET/PREFIX. Endpoint, region and keys are in the AWS_
-    /// variables.
+    /// An empty prefix for the cluster: s3://BUCKET/PREFIX. Endpoint, region and keys are in the
+    /// AWS_ variables.
     #[arg(value_name = "URL")]
     pub(crate) url: String,
 }
