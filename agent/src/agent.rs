@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use memtape_core::census::Census;
 use memtape_core::limits::{CENSUSES_PER_REPORT_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::placement::JobsShard;
 use memtape_core::rates::Rates;
 use memtape_core::redaction::Redaction;
 use memtape_core::roles;
@@ -36,7 +37,7 @@ use crate::spool::Spool;
 use crate::tapes::census::{Censuses, CountResult};
 use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
-use crate::tapes::source::TapeSource;
+use crate::tapes::source::{Entry, TapeSource};
 
 mod announcing;
 mod checking;
@@ -110,7 +111,7 @@ impl Agent {
         now: Now,
         config: Config,
         node: Box<dyn Node>,
-        source: Box<dyn TapeSource>,
+        (source, jobs): (Box<dyn TapeSource>, Option<JobsShard>),
         spool: Option<Spool>,
     ) -> Self {
         let mut alone = AgentInitiated::default();
@@ -120,7 +121,7 @@ impl Agent {
         }
         let redaction = Redaction::with_names(config.redacted_names.iter().map(String::as_str));
         Self {
-            tapes: Tapes::new(source, redaction),
+            tapes: Tapes::new(source, redaction, jobs),
             captures: Captures::new(&config),
             remedies: Remedies::default(),
             deliveries: Deliveries::default(),
@@ -170,6 +171,24 @@ impl Agent {
             tapes: self.tapes.iter().count(),
             refused: self.tapes.refused(),
             spool: spool.map(|spool| (spool.bytes(), spool.dropped())),
+        }
+    }
+
+    /// Tapes that were found and belong to other shards, and which.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &(u16, Entry)> {
+        self.tapes.others()
+    }
+
+    /// True when there is no tape, and nothing to deliver.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tapes.iter().next().is_none() && self.spool.as_ref().is_none_or(Spool::is_empty)
+    }
+
+    /// Sets the number of agents that share this node's bounds of memory and of the spool.
+    pub(crate) fn share(&mut self, agents: u64) {
+        self.captures.divide(&self.config, agents);
+        if let Some(spool) = &mut self.spool {
+            spool.limit(self.config.spool_bytes_max / agents.max(1));
         }
     }
 
@@ -288,6 +307,8 @@ impl Agent {
             }
             StreamEvent::Message(Incoming::Capture(request)) => self.capture(now, request),
             StreamEvent::Message(Incoming::Remedy(request)) => self.remedy(now, request),
+            // run.rs starts other agents.
+            StreamEvent::Divided(_) => {}
             // stream.rs handles both.
             StreamEvent::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
         }
@@ -400,7 +421,7 @@ impl Agent {
             ranks.reports,
             self.node.memory(),
             gpus.as_deref(),
-            &self.tapes.iter().filter_map(|(_, known)| Some(known.process?.pid)).collect(),
+            &self.pids_of_ranks(),
             (self.spool_report(), self.tapes.refused()),
         );
         if !self.send(message) {
@@ -413,6 +434,12 @@ impl Agent {
         }
         self.has_more = ranks.has_more;
         Some(ranks.drained)
+    }
+
+    /// Pids of all ranks of this node.
+    fn pids_of_ranks(&self) -> BTreeSet<u32> {
+        let own = self.tapes.iter().filter_map(|(_, known)| Some(known.process?.pid));
+        own.chain(self.node.ranks_of_others()).collect()
     }
 
     /// Adds censuses that the coordinator lacks to a report. Returns the added censuses.

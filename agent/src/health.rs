@@ -88,6 +88,26 @@ enum Unready {
 }
 
 impl Health {
+    /// The state of two agents of one process. Files that are no tapes, and the GPUs, are the
+    /// first one's.
+    fn with(self, other: &Self) -> Self {
+        let dropped = |of: Dropped, more: Dropped| Dropped {
+            steps: of.steps + more.steps,
+            snapshots: of.snapshots + more.snapshots,
+            facts: of.facts + more.facts,
+        };
+        let spool = |of: (u64, Dropped), more: (u64, Dropped)| (of.0 + more.0, dropped(of.1, more.1));
+        Self {
+            looked_ns: self.looked_ns.min(other.looked_ns),
+            is_connected: self.is_connected && other.is_connected,
+            acked_ns: self.acked_ns.min(other.acked_ns),
+            store_changes: self.store_changes + other.store_changes,
+            tapes: self.tapes + other.tapes,
+            spool: self.spool.zip(other.spool).map(|(of, more)| spool(of, more)),
+            ..self
+        }
+    }
+
     fn unready(&self, now_ns: u64, ended: Option<TlsError>) -> Option<Unready> {
         let patience = self.report_interval.saturating_mul(MISSED_MAX);
         let passed = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
@@ -163,9 +183,12 @@ impl Health {
     }
 }
 
-/// The state as the loop last published it, and the certificate in use.
+/// The state as the loops last published it, and the certificate in use.
 #[derive(Clone, Debug)]
-pub(crate) struct Published(Arc<Mutex<(Health, Answered)>>, Option<Arc<ClientTls>>);
+pub(crate) struct Published(Arc<Mutex<(Healths, Answered)>>, Option<Arc<ClientTls>>);
+
+/// The state of the home agent, then those of the agents of other shards.
+type Healths = BTreeMap<Option<u16>, Health>;
 
 /// Health checks of the node that had a verdict.
 #[derive(Clone, Copy, Debug, Default)]
@@ -180,21 +203,34 @@ impl Published {
         Self(Arc::default(), tls)
     }
 
-    /// Publishes a state.
-    pub(crate) fn set(&self, health: Health) {
-        self.lock().0 = health;
+    /// Publishes the state of the home agent, or of the agent of another shard.
+    pub(crate) fn set(&self, shard: Option<u16>, health: Health) {
+        self.lock().0.insert(shard, health);
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Health, Answered)> {
+    /// Forgets the agent of another shard, which has ended.
+    pub(crate) fn forget(&self, shard: Option<u16>) {
+        self.lock().0.remove(&shard);
+    }
+
+    /// The state of all agents.
+    fn health(&self) -> Health {
+        let published = self.lock();
+        let mut healths = published.0.values();
+        let home = healths.next().cloned().unwrap_or_default();
+        healths.fold(home, Health::with)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Healths, Answered)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer, as JSON, to a check that was first asked for at this time; the verdict is null
     /// while more readings are needed.
     fn check(&self, asked_ns: u64, now_ns: u64) -> String {
-        let mut published = self.lock();
-        let (health, answered) = &mut *published;
+        let health = self.health();
         let (verdict, details) = health.gpu_memory.answer(asked_ns, now_ns);
+        let answered = &mut self.lock().1;
         let verdict = verdict.map(|verdict| {
             let (word, count) = match verdict {
                 Verdict::Healthy => ("healthy", &mut answered.healthy),
@@ -284,17 +320,17 @@ fn page(
     };
     match uri.path() {
         "/healthz" => {
-            let is_alive = published.lock().0.is_alive(started_ns, now_ns);
+            let is_alive = published.health().is_alive(started_ns, now_ns);
             said("ok", (!is_alive).then_some(Unready::Stuck))
         }
         "/readyz" => {
             let ended = tls.and_then(|tls| tls.invalid());
-            said("ready", published.lock().0.unready(now_ns, ended))
+            said("ready", published.health().unready(now_ns, ended))
         }
         "/metrics" => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            let (health, answered) = &*published.lock();
-            (StatusCode::OK, kind, health.metrics(*answered, tls.and_then(|tls| tls.ends_unix())))
+            let (health, answered) = (published.health(), published.lock().1);
+            (StatusCode::OK, kind, health.metrics(answered, tls.and_then(|tls| tls.ends_unix())))
         }
         "/node-check" => {
             let asked = uri.query().and_then(|query| query.strip_prefix("asked_ns=")?.parse().ok());
@@ -359,8 +395,21 @@ mod tests {
             page(&Uri::from_static("/healthz"), &published, times).0.as_u16()
         };
         assert_eq!((status(50, 230), status(50, 231)), (200, 503), "never since the start");
-        published.set(healthy());
+        published.set(None, healthy());
         assert_eq!((status(50, 280), status(50, 281)), (200, 503), "not any more");
+    }
+
+    #[test]
+    fn agents_of_one_process_are_ready_together() {
+        let published = Published::new(None);
+        let spool = Some((5, Dropped { steps: 2, ..Dropped::default() }));
+        published.set(Some(3), Health { is_connected: false, spool, ..healthy() });
+        published.set(None, Health { tapes: 2, spool, ..healthy() });
+        let health = published.health();
+        assert_eq!((health.tapes, health.spool.map(|of| of.0)), (healthy().tapes + 2, Some(10)));
+        assert!(!health.is_connected);
+        published.forget(Some(3));
+        assert!(published.health().is_connected);
     }
 
     #[test]
@@ -406,17 +455,15 @@ mod tests {
             said
         };
         assert!(ask("/readyz").await.starts_with("HTTP/1.1 503"));
-        published.set(Health { is_connected: false, looked_ns: clock::now().mono_ns, ..healthy() });
+        let looked_ns = clock::now().mono_ns;
+        published.set(None, Health { is_connected: false, looked_ns, ..healthy() });
         let unready = ask("/readyz").await;
         assert!(
             unready.contains("\r\nno coordinator is connected: the certificate in"),
             "{unready}"
         );
-        published.set(Health {
-            looked_ns: clock::now().mono_ns,
-            acked_ns: clock::now().mono_ns,
-            ..healthy()
-        });
+        let (looked_ns, acked_ns) = (clock::now().mono_ns, clock::now().mono_ns);
+        published.set(None, Health { looked_ns, acked_ns, ..healthy() });
         assert!(ask("/readyz").await.ends_with("ready\n"));
         assert!(ask("/healthz").await.ends_with("ok\n"));
         // NVML has not answered yet, then not for longer than a check may take.

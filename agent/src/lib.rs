@@ -5,8 +5,8 @@
 //! nothing on a tape, pauses no rank, and works without a coordinator, without NVML and among files
 //! that are no tapes.
 //!
-//! Read in this order: [`Config`], `agent.rs` (what follows from each event) and `run.rs` (the
-//! loop on a node); then the folders below, each of which imports only folders above it.
+//! Read in this order: [`Config`], `agent.rs` (what follows from each event), `follow.rs` (its loop),
+//! `supervisor.rs` (the agents of a process) and `run.rs` (its start); then the folders below, each of which imports only folders above it.
 
 mod config;
 mod health;
@@ -24,6 +24,7 @@ mod node {
     pub(crate) mod nvml;
     pub(crate) mod process;
     pub(crate) mod py_spy;
+    pub(crate) mod shared;
     pub(crate) mod workers;
     pub(crate) mod workload;
 }
@@ -33,6 +34,7 @@ mod tapes {
     pub(crate) mod census;
     pub(crate) mod cleanup;
     pub(crate) mod death;
+    pub(crate) mod divided;
     pub(crate) mod folders;
     pub(crate) mod known;
     pub(crate) mod liveness;
@@ -46,6 +48,7 @@ mod tapes {
 mod link {
     pub(crate) mod backoff;
     pub(crate) mod channel;
+    pub(crate) mod coordinators;
     pub(crate) mod deliveries;
     pub(crate) mod report;
     pub(crate) mod stream;
@@ -65,7 +68,9 @@ mod spool;
 
 mod agent;
 
+mod follow;
 mod run;
+mod supervisor;
 
 #[cfg(feature = "simulation")]
 #[doc(hidden)]

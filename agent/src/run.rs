@@ -1,51 +1,35 @@
-//! The agent on a node: the loop that feeds [`Agent`] with events and carries out its work.
+//! The start and the end of an agent on a node.
 //!
-//! The clock is read here, once per event. What takes time runs elsewhere and comes back as an
-//! event: rewinds on blocking threads, uploads in tasks of their own. How many there are at once
-//! is the agent's own decision.
+//! The work is done in loops ([`supervise`]): one, or one for each shard of the cluster that has
+//! jobs on this node.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use memtape_core::identity::accounts::Accounts;
 use memtape_core::identity::boot_id_words;
 use memtape_core::limits::TAPES_PER_NODE_MAX;
-use memtape_disk::real::RealDisk;
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
-use tonic::transport::Channel;
 
-use crate::agent::{Agent, Event};
-use crate::capture::answers::Work;
-use crate::capture::rewind::Rewound;
 use crate::config::Config;
 use crate::health::{self, Published};
-use crate::link::channel::{AddressError, channel};
-use crate::link::stream;
-use crate::link::upload::{UploadError, upload};
-use crate::link::wire;
+use crate::link::channel::AddressError;
+use crate::link::coordinators::Coordinators;
 use crate::node::accounts::AccountFiles;
-use crate::node::clock;
 use crate::node::ends::Ends;
 use crate::node::host::Host;
 use crate::node::machine::ThisNode;
 use crate::node::nvml::Gpus;
 use crate::node::process;
+use crate::node::shared::SharedNode;
 use crate::node::workers::Workers;
-use crate::spool::Spool;
+use crate::supervisor::{Parts, supervise};
 use crate::tapes::folders::{FolderError, check_above, check_folder, make_folder};
-use crate::tapes::source::TapeFolders;
-
-/// Maximum number of events in the queue of the loop; senders wait beyond it.
-const EVENTS_MAX: usize = 256;
 
 /// Open files other than tapes: connections, the spool, and files of /proc.
 const FILES_BESIDE: usize = 512;
@@ -111,52 +95,36 @@ pub async fn run(
     if let Some(tls) = tls.clone() {
         tokio::spawn(tls.follow());
     }
-    let channel = channel(&config.coordinator, tls.clone())?;
+    // Addresses that cannot be used end the agent before anything has started.
+    Coordinators::new(&config.coordinator, tls.clone())?;
     let host = Host::new(Path::new("/"));
     let gpus = Gpus::start(host.root()).map_err(RunError::Thread)?;
     let workers = Workers::start(host.root()).map_err(RunError::Thread)?;
     let ends = Ends::start(host.root()).map_err(RunError::Thread)?;
-    let (sender, mut events) = mpsc::channel(EVENTS_MAX);
     let boot_id = process::boot_id(host.root());
-    let hello = wire::hello(&config.node, &boot_id);
     check_folders(&config.tape_dirs)?;
     let published = Published::new(tls.clone());
     let listening = listen(&config, &published).await?;
-    let coordinator = config.coordinator.clone();
-    let holding = stream::hold(channel.clone(), (coordinator, tls), hello, sender.clone());
-    let holding = tokio::spawn(holding);
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
-
-    let source = Box::new(TapeFolders::new(config.tape_dirs.clone(), config.pod_folders));
     let mut accounts = AccountFiles::default();
-    let spool = config
-        .spool()
-        .and_then(|dir| spool(dir, config.spool_bytes_max, accounts.read(host.root())));
-    let (boot_id, accounts) = (boot_id_words(&boot_id), RefCell::new(accounts));
-    let node = Box::new(ThisNode { boot_id, host, accounts, gpus, workers, ends });
-    let mut agent = Agent::new(clock::now(), config, node, source, spool);
-    let mut ticks = ticks(agent.report_interval());
+    let of_spool = accounts.read(host.root()).clone();
+    let node = ThisNode {
+        boot_id: boot_id_words(&boot_id),
+        host,
+        accounts: RefCell::new(accounts),
+        gpus,
+        workers,
+        ends,
+    };
+    let node = SharedNode::new(node);
+    let parts = Parts { config, tls, boot_id, published, accounts: of_spool, node };
+    let mut shards = parts.known_shards();
     let mut shutdown = std::pin::pin!(shutdown);
-    loop {
-        let event = tokio::select! {
-            () = &mut shutdown => break,
-            _ = ticks.tick() => Event::Tick,
-            Some(event) = events.recv() => event,
-            () = until(agent.next_ns()) => Event::Timeout,
-        };
-        let (now, is_look) = (clock::now(), matches!(event, Event::Tick));
-        agent.handle(now, event);
-        if is_look {
-            published.set(agent.health(now));
-        }
-        if agent.report_interval() != ticks.period() {
-            ticks = self::ticks(agent.report_interval());
-        }
-        while let Some(work) = agent.take_work() {
-            begin(work, &channel, &sender);
-        }
+    while let Some(divided) = supervise(&parts, shards, &mut shutdown).await {
+        tracing::info!(shards = divided, "the coordinators of the cluster divide the jobs");
+        parts.divide(shards.unwrap_or(1), divided);
+        shards = Some(divided);
     }
-    holding.abort();
     if let Some(listening) = listening {
         listening.abort();
     }
@@ -198,78 +166,4 @@ fn check_folders(folders: &[PathBuf]) -> Result<(), FolderError> {
     // One of several is left out, and named in the log when it is searched.
     let are_all = refused.len() == folders.len();
     refused.into_iter().next().filter(|_| are_all).map_or(Ok(()), Err)
-}
-
-/// Opens the spool in a folder; on failure the agent works without one, and logs the error.
-fn spool(dir: &Path, bytes_max: u64, accounts: &Accounts) -> Option<Spool> {
-    let opened = Spool::open(Arc::new(RealDisk::new(dir)), bytes_max, accounts.clone());
-    let tell = |error: &std::io::Error| {
-        let path = dir.display();
-        tracing::warn!(
-            "folder {path} cannot be used for the spool ({error}): nothing is kept on disk while \
-             the coordinator is away; give --spool-dir another folder"
-        );
-    };
-    opened.inspect_err(tell).ok()
-}
-
-/// Carries out one work; its result comes back as an event.
-fn begin(work: Work, channel: &Channel, events: &mpsc::Sender<Event>) {
-    let (channel, events) = (channel.clone(), events.clone());
-    tokio::spawn(async move {
-        let event = match work {
-            Work::Rewind(id, rewind) => {
-                let made = tokio::task::spawn_blocking(move || rewind.make(clock::now)).await;
-                let failed = |error| format!("the tape could not be rewound: {error}");
-                let made = made.unwrap_or_else(|error| Rewound::nothing(&failed(error)));
-                Event::Rewound(id, made)
-            }
-            Work::Count(key, count) => {
-                let failure = count.failure();
-                let counted = tokio::task::spawn_blocking(move || count.make()).await;
-                Event::Counted(key, counted.unwrap_or(failure))
-            }
-            Work::Upload(id, key, snapshot, time_left) => {
-                let uploading = upload(channel, &key.capture_id, &key.tape_id, snapshot);
-                Event::Uploaded(id, within(time_left, uploading).await)
-            }
-        };
-        let _ = events.send(event).await; // the loop is gone: the agent stops
-    });
-}
-
-/// Runs an upload for at most this long.
-async fn within(
-    time_left: Duration,
-    uploading: impl Future<Output = Result<(), UploadError>>,
-) -> Result<(), UploadError> {
-    timeout(time_left, uploading).await.unwrap_or(Err(UploadError::Late))
-}
-
-/// Waits for a time of the monotonic clock; forever for none.
-async fn until(moment_ns: Option<u64>) {
-    let Some(moment_ns) = moment_ns else { return std::future::pending().await };
-    sleep(Duration::from_nanos(moment_ns.saturating_sub(clock::now().mono_ns))).await;
-}
-
-fn ticks(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    // A slow look at the tapes is not made up for by several quick ones.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    ticks
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_upload_that_times_out_is_not_a_refusal() {
-        let end = within(Duration::from_millis(1), std::future::pending()).await;
-        assert_eq!(end, Err(UploadError::Late));
-        assert!(!UploadError::Late.is_final());
-        let refusal = Err(UploadError::Refused("it is not wanted".to_string()));
-        let end = within(Duration::MAX, std::future::ready(refusal.clone())).await;
-        assert_eq!(end, refusal);
-    }
 }

@@ -26,6 +26,7 @@ use crate::link::wire::{self, AgentCapture, Outgoing, RankDown, RankReport, Rank
 use crate::node::accounts::{self, Account};
 
 mod delivery;
+mod dividing;
 mod logs;
 #[cfg(test)]
 mod tests;
@@ -210,6 +211,11 @@ impl Spool {
             tracing::info!(bytes, "the spool holds what no coordinator has taken yet");
         }
         Ok(spool)
+    }
+
+    /// Sets the most bytes of the spool; what exceeds them makes room for what comes.
+    pub(crate) fn limit(&mut self, bytes_max: u64) {
+        self.bytes_max = bytes_max;
     }
 
     /// True when all is delivered.

@@ -1,8 +1,10 @@
-//! A coordinator of a cluster: it waits until it may own the shard in the bucket, takes it, and
-//! renews the hint that says so.
+//! A coordinator of a cluster: it waits until it may own a shard in the bucket, takes it, and renews
+//! the hint that says so.
 //!
-//! Of several coordinators on one bucket one owns the shard; the others wait, and do not listen.
-//! When the owner's hint was not renewed for its time, one of them claims it and takes the shard.
+//! A coordinator owns one shard. Of several coordinators on one bucket as many work as there are
+//! shards; the others wait, and do not listen. When an owner's hint was not renewed for its time,
+//! one of them claims it and takes the shard. An owner reads the hints of the other shards, too, to
+//! tell agents and people where they are.
 //! An owner whose hint or shard was taken ends, and waits when it is started again. The hint
 //! only decides who tries: the fence of the shard refuses every write of an earlier owner.
 
@@ -17,13 +19,13 @@ use memtape_store::bucket::Bucket;
 use memtape_store::cluster::hint::{Hint, Version};
 use memtape_store::cluster::shard::{Epoch, Shard, ShardError, ShardId};
 use memtape_store::cluster::{identity, proof::process_name};
-use memtape_store::{Loaded, Recovery, Store};
+use memtape_store::{Error, Kind, Loaded, Recovery, Store};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::sleep;
 
-/// The one shard, as long as jobs are not divided.
-const SHARD: ShardId = ShardId(0);
+use crate::members::{Members, Owners};
 
 /// Time for taking the shard, with the replay of what was not written to tables.
 const TAKE_TIME: Duration = Duration::from_secs(120);
@@ -33,16 +35,24 @@ const CLOSE_TIME: Duration = Duration::from_secs(20);
 
 const HINT_EVERY: Duration = Duration::from_nanos(HINT_EVERY_NS);
 
-/// Waits until the shard of the cluster in this bucket may be taken, and takes it.
-pub(crate) async fn own(url: &str, address: String) -> anyhow::Result<Ownership> {
-    Member::join(url, address).await?.own().await
+/// Time between two reads of the other shards' hints by an owner.
+const OWNERS_EVERY: Duration = Duration::from_secs(2);
+
+/// Waits until a shard of the cluster in this bucket may be taken, and takes it.
+pub(crate) async fn own(
+    url: &str,
+    shards: Option<u16>,
+    address: String,
+) -> anyhow::Result<Ownership> {
+    Member::join(url, shards, address).await?.own().await
 }
 
 /// A coordinator that knows the bucket of its cluster.
 #[derive(Debug)]
 struct Member {
     bucket: Bucket,
-    hint: Hint,
+    /// Of all shards, in order.
+    hints: Vec<Hint>,
     owner: Owner,
 }
 
@@ -51,6 +61,7 @@ struct Member {
 pub(crate) struct OwnedShard {
     shard: Arc<Shard>,
     snapshots_url: String,
+    members: Members,
 }
 
 /// The ownership of a shard, which is renewed until it ends.
@@ -59,60 +70,76 @@ pub(crate) struct Ownership {
     shard: OwnedShard,
     /// Ends when another coordinator claimed the hint.
     renewing: JoinHandle<()>,
+    /// Reads the hints of the other shards.
+    reading: JoinHandle<()>,
     process: String,
     hint: Hint,
 }
 
 impl Member {
-    /// Connects to the bucket, by the `AWS_…` variables, and joins or makes its cluster.
-    async fn join(url: &str, address: String) -> anyhow::Result<Self> {
+    /// Connects to the bucket, by the `AWS_…` variables, and joins its cluster, or makes one of this
+    /// number of shards.
+    async fn join(url: &str, shards: Option<u16>, address: String) -> anyhow::Result<Self> {
         let bucket = Bucket::of_environment(url)?;
         let process = process_name();
-        let cluster = identity::join(&bucket, &process).await?;
+        let cluster = identity::join(&bucket, &process, shards).await?;
         tracing::info!(cluster = cluster.id, shards = cluster.shards, "joined {url}");
-        let hint = Hint::new(&bucket, SHARD);
-        Ok(Self { bucket, hint, owner: Owner { process, address, ..Owner::default() } })
+        let hints = (0..cluster.shards).map(|shard| Hint::new(&bucket, ShardId(shard))).collect();
+        Ok(Self { bucket, hints, owner: Owner { process, address, ..Owner::default() } })
     }
 
-    /// Waits until the shard may be taken, and takes it.
+    /// Waits until a shard may be taken, and takes it.
     async fn own(self) -> anyhow::Result<Ownership> {
-        let mut watch = HintWatch::default();
+        let mut watches = vec![HintWatch::default(); self.hints.len()];
         let mut shown = None;
         loop {
-            match self.hint.read().await {
-                Err(why) => {
-                    watch.missed();
-                    say(&mut shown, format!("the cluster's bucket cannot be read: {why}"));
-                }
-                Ok(known) => {
-                    let tag = known.as_ref().map(|(_, version)| version.tag());
-                    let has_left = known.as_ref().is_some_and(|(owner, _)| owner.has_left);
-                    if watch.may_claim(clock::now().mono_ns, tag) || has_left {
-                        if let Some(taken) = self.claim(known).await? {
+            let known = read_all(&self.hints).await;
+            let mut owners = Vec::new();
+            for (shard, (known, watch)) in (0..).zip(known.into_iter().zip(&mut watches)) {
+                match known {
+                    Err(why) => {
+                        watch.missed();
+                        say(&mut shown, format!("the cluster's bucket cannot be read: {why}"));
+                    }
+                    Ok(known) if may_claim(watch, known.as_ref()) => {
+                        if let Some(taken) = self.claim(ShardId(shard), known).await? {
                             return Ok(taken);
                         }
                         watch.missed();
-                    } else if let Some((owner, _)) = known {
-                        say(&mut shown, format!("waiting: {} owns the cluster", owner.address));
                     }
+                    Ok(known) => owners.extend(known.map(|(owner, _)| owner.address)),
                 }
+            }
+            match owners.as_slice() {
+                [owner] if self.hints.len() == 1 => {
+                    say(&mut shown, format!("waiting: {owner} owns the cluster"));
+                }
+                owners if owners.len() == self.hints.len() => {
+                    say(&mut shown, format!("waiting: all {} shards have owners", owners.len()));
+                }
+                _ => {}
             }
             sleep(HINT_EVERY).await;
         }
     }
 
     /// Claims the hint, and takes the shard; none when another coordinator was faster.
-    async fn claim(&self, known: Option<(Owner, Version)>) -> anyhow::Result<Option<Ownership>> {
+    async fn claim(
+        &self,
+        id: ShardId,
+        known: Option<(Owner, Version)>,
+    ) -> anyhow::Result<Option<Ownership>> {
+        let Some(hint) = self.hints.get(usize::from(id.0)) else { return Ok(None) };
         let (epoch, version) = known.map_or((0, None), |(owner, of)| (owner.epoch, Some(of)));
         let owner = Owner { epoch, ..self.owner.clone() };
-        let Ok(Some(version)) = self.hint.write(version, &owner).await else { return Ok(None) };
+        let Ok(Some(version)) = hint.write(version, &owner).await else { return Ok(None) };
         // Renewed from now on: taking the shard may last longer than a hint.
         let (epoch, seen) = (Arc::new(AtomicU64::new(epoch)), Epoch(owner.epoch));
-        let renewing = tokio::spawn(renew(self.hint.clone(), owner, version, epoch.clone()));
-        let shard = match Shard::take(&self.bucket, SHARD, Some(seen), TAKE_TIME).await {
+        let renewing = tokio::spawn(renew(hint.clone(), owner, version, epoch.clone()));
+        let shard = match Shard::take(&self.bucket, id, Some(seen), TAKE_TIME).await {
             // The last owner did not come to note its epoch.
             Err(ShardError::Taken) if !renewing.is_finished() => {
-                Shard::take(&self.bucket, SHARD, None, TAKE_TIME).await
+                Shard::take(&self.bucket, id, None, TAKE_TIME).await
             }
             taken => taken,
         };
@@ -123,10 +150,13 @@ impl Member {
                 if let Err(why) = identity::raise(&self.bucket).await {
                     tracing::warn!("the version of the cluster is not noted: {why}");
                 }
-                let snapshots_url = SHARD.snapshots_url(&self.bucket);
-                let shard = OwnedShard { shard: Arc::new(shard), snapshots_url };
-                let (process, hint) = (self.owner.process.clone(), self.hint.clone());
-                Ok(Some(Ownership { shard, renewing, process, hint }))
+                let snapshots_url = id.snapshots_url(&self.bucket);
+                let (owners, read) = watch::channel(vec![String::new(); self.hints.len()]);
+                let reading = tokio::spawn(read_owners(self.hints.clone(), owners));
+                let members = Members::new(id.0, read);
+                let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members };
+                let (process, hint) = (self.owner.process.clone(), hint.clone());
+                Ok(Some(Ownership { shard, renewing, reading, process, hint }))
             }
             Err(ShardError::Damaged) => {
                 renewing.abort();
@@ -138,6 +168,46 @@ impl Member {
                 Ok(None)
             }
         }
+    }
+}
+
+/// A hint as it was read.
+type Read = memtape_store::Result<Option<(Owner, Version)>>;
+
+/// Reads hints at the same time; a bucket may take long for each.
+async fn read_all(hints: &[Hint]) -> Vec<Read> {
+    let read = |hint: &Hint| {
+        let hint = hint.clone();
+        tokio::spawn(async move { hint.read().await })
+    };
+    let reading: Vec<JoinHandle<Read>> = hints.iter().map(read).collect();
+    let mut known = Vec::new();
+    for reading in reading {
+        let broken = |error: JoinError| Err(Error::new(Kind::Io, error.to_string()));
+        known.push(reading.await.unwrap_or_else(broken));
+    }
+    known
+}
+
+/// May the hint be claimed, as it is now? Its owner may have said that it left.
+fn may_claim(watch: &mut HintWatch, known: Option<&(Owner, Version)>) -> bool {
+    let is_left = watch.may_claim(clock::now().mono_ns, known.map(|(_, version)| version.tag()));
+    is_left || known.is_some_and(|(owner, _)| owner.has_left)
+}
+
+/// Reads again and again who owns the shards; what cannot be read stays.
+async fn read_owners(hints: Vec<Hint>, owners: watch::Sender<Owners>) {
+    while !owners.is_closed() {
+        let known = read_all(&hints).await;
+        owners.send_modify(|owners| {
+            for (owner, known) in owners.iter_mut().zip(known) {
+                if let Ok(known) = known {
+                    let known = known.filter(|(known, _)| !known.has_left);
+                    *owner = known.map(|(known, _)| known.address).unwrap_or_default();
+                }
+            }
+        });
+        sleep(OWNERS_EVERY).await;
     }
 }
 
@@ -166,6 +236,11 @@ impl OwnedShard {
     pub(crate) fn snapshots_url(&self) -> &str {
         &self.snapshots_url
     }
+
+    /// The owners of all shards.
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
 }
 
 impl Ownership {
@@ -187,7 +262,8 @@ impl Ownership {
     /// Gives the shard up, so that the next owner replays nothing and waits for nothing. The store
     /// must be closed.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        let Self { shard, renewing, process, hint } = self;
+        let Self { shard, renewing, reading, process, hint } = self;
+        reading.abort();
         let Some(shard) = Arc::into_inner(shard.shard) else { bail!("the shard is still in use") };
         let closed = shard.close(CLOSE_TIME).await;
         renewing.abort();

@@ -16,6 +16,7 @@ use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
 use memtape_core::paging::Horizons;
+use memtape_core::placement::SHARDS_MAX;
 use memtape_core::policy::Mode;
 use memtape_core::settings::{
     byte_count, byte_count_from, duration, duration_text, duration_within,
@@ -63,6 +64,20 @@ pub struct Config {
         conflicts_with = "data_dir"
     )]
     pub cluster_url: Option<String>,
+    /// Shards of the cluster, 1 to 64 [default: 1]: as many coordinators work, and further ones wait.
+    /// The first start decides. Each job is in one shard, by its name.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "MEMTAPE_CLUSTER_SHARDS",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)),
+        requires = "cluster_url"
+    )]
+    pub cluster_shards: Option<u16>,
+    /// URL at which agents and the other coordinators of the cluster reach this one [default: that
+    /// of --listen].
+    #[arg(long, value_name = "URL", env = "MEMTAPE_CLUSTER_ADDRESS", requires = "cluster_url")]
+    pub cluster_address: Option<String>,
     /// Most memory that the coordinator may take, at least 256 MiB [default: the limit of its
     /// cgroup, or the machine's memory], beside what it takes without any client. It has as many
     /// connections as have room in a part of it, and remembers as many ranks as in the rest.
@@ -190,6 +205,13 @@ impl Config {
         nanoseconds(self.report_interval)
     }
 
+    /// URL at which others reach this coordinator.
+    pub(crate) fn address(&self) -> String {
+        let scheme = if self.tls_dir.is_some() { "https" } else { "http" };
+        let own = || format!("{scheme}://{}", self.listen);
+        self.cluster_address.clone().unwrap_or_else(own)
+    }
+
     /// The parts of the memory.
     pub(crate) fn memory(&self) -> Division {
         Division::of(self.memory_bytes_max)
@@ -239,6 +261,13 @@ impl Config {
             (
                 self.cluster_url.is_some() && self.snapshots_url.is_some(),
                 "a cluster keeps snapshots in its own bucket: leave out the store of snapshots",
+            ),
+            (
+                self.cluster_url.is_some()
+                    && self.cluster_address.is_none()
+                    && self.listen.ip().is_unspecified(),
+                "agents and other coordinators cannot connect to an address of all interfaces: \
+                 name this coordinator's own URL with --cluster-address",
             ),
             (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
             (self.data_dir.as_os_str().is_empty(), "--data-dir is empty: name a folder"),

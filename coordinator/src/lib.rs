@@ -28,6 +28,7 @@ mod connections;
 mod coordinator;
 mod http;
 mod ingest;
+mod members;
 mod memory;
 mod quota;
 mod restart;

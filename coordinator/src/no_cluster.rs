@@ -2,6 +2,8 @@
 
 use memtape_store::{Loaded, Recovery, Store};
 
+use crate::members::Members;
+
 /// The ownership of a shard in builds without one: it has no value.
 #[derive(Debug)]
 pub(crate) enum Ownership {}
@@ -10,7 +12,7 @@ pub(crate) enum Ownership {}
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedShard {}
 
-pub(crate) async fn own(_: &str, _: String) -> anyhow::Result<Ownership> {
+pub(crate) async fn own(_: &str, _: u16, _: String) -> anyhow::Result<Ownership> {
     anyhow::bail!("--cluster needs memtape with the feature full")
 }
 
@@ -20,6 +22,10 @@ impl OwnedShard {
     }
 
     pub(crate) fn snapshots_url(&self) -> &str {
+        match *self {}
+    }
+
+    pub(crate) fn members(&self) -> &Members {
         match *self {}
     }
 }

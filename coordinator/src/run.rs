@@ -28,6 +28,7 @@ use crate::http::server::{self, Bounds};
 use crate::http::site;
 use crate::ingest::event::{Event, Queues};
 use crate::ingest::grpc::Service;
+use crate::members::Members;
 use crate::memory;
 use crate::quota::Quotas;
 use crate::restart::RestartConfig;
@@ -73,7 +74,7 @@ pub async fn run(
     // It does not listen while it waits: agents and probes try the next one.
     let mut owned = match &config.cluster_url {
         Some(url) => tokio::select! {
-            owned = cluster::own(url, config.listen.to_string()) => Some(owned?),
+            owned = cluster::own(url, config.cluster_shards, config.address()) => Some(owned?),
             () = &mut shutdown => return Ok(()),
         },
         None => None,
@@ -115,6 +116,7 @@ async fn serve(
     log_policy(&config.restart);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
+    let members = shard.as_ref().map_or_else(Members::alone, |shard| shard.members().clone());
     let Opened { store, restored, tokens, audit } = open(config.clone(), shard).await?;
     let counters = Arc::new(Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), audit);
@@ -130,7 +132,7 @@ async fn serve(
         telemetry: telemetry.clone(),
         events: events.clone(),
     };
-    let service = Service::new(shared.clone(), quotas.clone(), door.clone());
+    let service = Service::new(shared.clone(), quotas.clone(), door.clone(), members.clone());
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
     let api = Api::new(shared.clone(), requests, door.clone(), quotas, snapshots.clone());
     let mut beside = JoinSet::new();

@@ -9,11 +9,10 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::placement::SHARDS_MAX;
+
 /// Format of a cluster's objects that this program reads and writes.
 pub const FORMAT: u32 = 1;
-
-/// Number of shards that this program serves.
-pub const SHARDS: u16 = 1;
 
 /// What a cluster says about itself. Of another format, only the format counts.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -82,8 +81,8 @@ pub enum Refusal {
         /// Newest version that owned the cluster.
         theirs: Version,
     },
-    /// Another number of shards.
-    #[error("has {0} shards, and this memtape serves {SHARDS}: use the memtape that made it")]
+    /// A number of shards that this program does not know.
+    #[error("has {0} shards, and this memtape knows 1 to {SHARDS_MAX}: use the memtape that made it")]
     Shards(u16),
 }
 
@@ -100,7 +99,8 @@ pub fn may_open(ours: Version, cluster: &Identity) -> Result<(), Refusal> {
     if !ours.works_with(theirs) {
         return Err(Refusal::Version { ours, theirs });
     }
-    if cluster.shards == SHARDS { Ok(()) } else { Err(Refusal::Shards(cluster.shards)) }
+    let is_known = (1..=SHARDS_MAX).contains(&cluster.shards);
+    if is_known { Ok(()) } else { Err(Refusal::Shards(cluster.shards)) }
 }
 
 #[cfg(test)]
@@ -119,15 +119,15 @@ mod tests {
     #[test]
     fn versions_one_minor_version_apart_open_a_cluster_and_others_are_refused() {
         for version in ["1.3.9", "1.4.0", "1.4.2-beta", "1.5.0"] {
-            assert_eq!(judged(FORMAT, version, SHARDS), Ok(()), "{version}");
+            assert_eq!(judged(FORMAT, version, 1), Ok(()), "{version}");
         }
         for version in ["1.2.9", "1.6.0", "0.4.0", "2.4.0", "0.0.1"] {
-            let refused = judged(FORMAT, version, SHARDS);
+            let refused = judged(FORMAT, version, 1);
             assert!(matches!(refused, Err(Refusal::Version { .. })), "{version}");
         }
         for version in ["", "1", "x.4.0", "1.x", "-1.4.0"] {
             let refused = Refusal::Unreadable(version.to_string());
-            assert_eq!(judged(FORMAT, version, SHARDS), Err(refused));
+            assert_eq!(judged(FORMAT, version, 1), Err(refused));
         }
         let late = judged(FORMAT, "1.7.3", SHARDS).unwrap_err().to_string();
         assert!(late.starts_with("was used by memtape 1.7, and this is 1.4"), "{late}");
@@ -136,7 +136,9 @@ mod tests {
     #[test]
     fn another_format_is_refused_before_anything_else_is_read() {
         assert_eq!(judged(FORMAT + 1, "", 0), Err(Refusal::Format(2)));
-        let more = judged(FORMAT, "1.4.0", 64).unwrap_err();
-        assert!(more.to_string().starts_with("has 64 shards, and this memtape serves 1"));
+        assert_eq!(judged(FORMAT, "1.4.0", SHARDS_MAX), Ok(()));
+        for unknown in [0, SHARDS_MAX + 1] {
+            assert_eq!(judged(FORMAT, "1.4.0", unknown), Err(Refusal::Shards(unknown)));
+        }
     }
 }

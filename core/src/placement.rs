@@ -1,6 +1,9 @@
-//! When a coordinator may try to own a shard: the decision behind a hint that its owner renews.
+//! Which shard a job is in, and when a coordinator may try to own a shard.
 //!
-//! A watcher reads the version of the hint again and again. On its own monotonic clock, a hint
+//! A shard is a part of a cluster's jobs, by a hash of their names. Agents and coordinators compute
+//! it from the name alone, so the hash never changes.
+//!
+//! The owner of a shard renews a hint. A watcher reads its version again and again. On its own monotonic clock, a hint
 //! whose version stays the same for [`HINT_LASTS_NS`] was left by its owner. No two machines
 //! compare clocks, and a wrong decision costs a takeover, never a record: the fence of the shard
 //! decides who owns it. Where the hint lies is not known here.
@@ -8,6 +11,9 @@
 use alloc::string::String;
 
 use serde::{Deserialize, Serialize};
+
+/// Most shards of a cluster.
+pub const SHARDS_MAX: u16 = 64;
 
 /// Time between two renewals by the owner, and between two reads by a watcher, in nanoseconds.
 pub const HINT_EVERY_NS: u64 = 1_000_000_000;
@@ -31,6 +37,24 @@ pub struct Owner {
     pub has_left: bool,
     /// Renewals so far.
     pub renewals: u64,
+}
+
+/// One of the parts into which a cluster divides its jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobsShard {
+    /// Number of the shard, from 0.
+    pub shard: u16,
+    /// Number of shards.
+    pub shards: u16,
+}
+
+/// The shard of a job, of this many shards: FNV-1a of its name, scaled. 0 where there is one shard.
+pub fn shard_of(job: &str, shards: u16) -> u16 {
+    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = job.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
+    // The upper bits of FNV hardly change with the last byte of a name.
+    let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    ((mixed * u64::from(shards.max(1))) >> 32) as u16
 }
 
 /// What a watcher has seen of a hint.
@@ -67,6 +91,36 @@ impl HintWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shard_of_a_name_never_changes() {
+        let known = [
+            ("", 8, 4),
+            ("train", 1, 0),
+            ("train", 0, 0),
+            ("train", 8, 3),
+            ("llama", 8, 4),
+            ("llama-70b-run-1", 64, 37),
+            ("llama-70b-run-2", 64, 58),
+        ];
+        for (job, shards, expected) in known {
+            assert_eq!(shard_of(job, shards), expected, "{job:?} of {shards}");
+        }
+    }
+
+    #[test]
+    fn names_in_sequence_are_spread() {
+        for shards in [2_u16, 3, 8, 64] {
+            let mut jobs = alloc::vec![0_u32; usize::from(shards)];
+            for number in 0..6_400 {
+                let shard = shard_of(&alloc::format!("llama-70b-run-{number}"), shards);
+                jobs[usize::from(shard)] += 1;
+            }
+            let expected = 6_400 / u32::from(shards);
+            let is_near = |of: &u32| (expected / 2..=expected * 2).contains(of);
+            assert!(jobs.iter().all(is_near), "{shards}: {jobs:?}");
+        }
+    }
 
     #[test]
     fn a_hint_is_claimed_when_it_was_not_renewed_for_its_time() {

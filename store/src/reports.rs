@@ -12,8 +12,8 @@ use crate::error::Result;
 pub struct ClusterFacts {
     /// The cluster; none where the prefix is empty.
     pub cluster: Option<Identity>,
-    /// The owner of its shard, by the hint.
-    pub owner: Option<Owner>,
+    /// The owner of each shard, by its hint; none of one that nobody has owned yet.
+    pub owners: Vec<Option<Owner>>,
     /// Time from a request to its answer: the median of some.
     pub round_trip: Duration,
     /// Whether the bucket honours conditions.

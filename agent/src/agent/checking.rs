@@ -3,8 +3,6 @@
 //! A rank's end is known from the lock of its tape: a launcher asks right after its workers have
 //! ended. Without a health port nothing is read here.
 
-use std::collections::BTreeSet;
-
 use super::Agent;
 use crate::node::clock::Now;
 use crate::tapes::known::KnownTape;
@@ -17,8 +15,8 @@ impl Agent {
             return;
         }
         let newest = self.node.gpus(now);
-        let pids: BTreeSet<u32> =
-            self.tapes.iter().filter_map(|(_, known)| living_pid(known)).collect();
+        let mut pids = self.node.ranks_of_others();
+        pids.extend(self.tapes.iter().filter_map(|(_, known)| living_pid(known)));
         self.gpu_memory.take(newest.as_deref(), &pids);
     }
 }

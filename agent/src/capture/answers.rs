@@ -127,6 +127,14 @@ impl Captures {
         }
     }
 
+    /// Takes the part of the bounds that each of this number of agents has.
+    pub(crate) fn divide(&mut self, config: &Config, agents: u64) {
+        let agents = agents.max(1);
+        self.rewinds_max = (config.rewinds_max / agents as usize).max(1);
+        self.upload_bytes_max = config.upload_bytes_max / agents;
+        self.memory_bytes_max = config.capture_bytes_max() / agents;
+    }
+
     /// Starts an answer. One that is in the making already is answered again when it is known;
     /// `Some` is an answer at once.
     pub(crate) fn start(

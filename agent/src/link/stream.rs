@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 
 use crate::link::backoff::backoff;
 use crate::link::channel::CONNECT_TIMEOUT;
+use crate::link::coordinators::Coordinators;
 use crate::link::wire::{self, Client, FromAgent, Incoming, Outgoing, RemedyRequest};
 use crate::node::clock;
 
@@ -41,6 +42,8 @@ pub(crate) enum StreamEvent {
     Disconnected,
     /// The coordinator sent a message.
     Message(Incoming),
+    /// The cluster has another number of shards than the agent knew.
+    Divided(u16),
 }
 
 /// A stream that the coordinator accepted.
@@ -105,6 +108,9 @@ struct End {
 enum Why {
     /// Nothing that speaks the protocol answered.
     Unreachable(Unreachable),
+    /// The coordinator does not own the jobs of the stream: the number of shards, and the URL of the
+    /// owner, empty when unknown.
+    NotOwner(u16, String),
     /// The coordinator refused it, with its line.
     Refused(Code, String),
     /// Another cause, in a line.
@@ -113,6 +119,9 @@ enum Why {
 
 impl Why {
     fn of(status: &Status) -> Self {
+        if let Some((shards, owner)) = wire::not_owner(status) {
+            return Self::NotOwner(shards, owner);
+        }
         match std::error::Error::source(status).and_then(Unreachable::of) {
             Some(kind) => Self::Unreachable(kind),
             None => Self::Refused(status.code(), reason(status)),
@@ -130,15 +139,20 @@ impl Why {
     fn sentence(&self, coordinator: &str) -> String {
         match self {
             Self::Unreachable(kind) => kind.sentence(coordinator),
+            Self::NotOwner(_, owner) if owner.is_empty() => {
+                "no coordinator of the cluster owns the jobs of this stream yet".to_string()
+            }
+            Self::NotOwner(_, owner) => format!("{owner} owns the jobs of this stream"),
             Self::Refused(_, line) | Self::Other(line) => line.clone(),
         }
     }
 }
 
-/// Keeps a stream to the coordinator for as long as the agent's loop listens.
+/// Keeps a stream to the coordinator for as long as the agent's loop listens. The agent takes this
+/// for the number of shards.
 pub(crate) async fn hold<E: From<StreamEvent>>(
-    channel: Channel,
-    (coordinator, tls): (String, Option<Arc<ClientTls>>),
+    coordinators: Arc<Coordinators>,
+    shards: u16,
     hello: Outgoing,
     events: mpsc::Sender<E>,
 ) {
@@ -146,7 +160,8 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
     // The causes since the last connection.
     let mut logged: Vec<Why> = Vec::new();
     while !events.is_closed() {
-        let end = attach(&channel, hello.clone(), &events).await;
+        let coordinator = coordinators.address();
+        let end = attach(&coordinators.channel(), hello.clone(), &events).await;
         if let Some(lasted) = end.lasted {
             logged.clear();
             if lasted >= SETTLED_AFTER {
@@ -156,7 +171,20 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
                 return;
             }
         }
-        let invalid = tls.as_ref().and_then(|tls| tls.invalid());
+        match &end.why {
+            Why::NotOwner(known, _) if shards != *known => {
+                let divided = StreamEvent::Divided(*known);
+                // This agent ends, and others begin.
+                return drop(events.send(divided.into()).await);
+            }
+            Why::NotOwner(_, owner) if failures == 0 && coordinators.go_to(owner) => {
+                failures = 1;
+                continue;
+            }
+            Why::NotOwner(_, owner) => drop(coordinators.go_to(owner)),
+            _ => coordinators.start_over(),
+        }
+        let invalid = coordinators.tls().and_then(ClientTls::invalid);
         let why = invalid.map_or(end.why, |invalid| Why::Other(invalid.to_string()));
         if logged.len() < CAUSES_MAX && !logged.iter().any(|of| of.is_as(&why)) {
             let line = why.sentence(&coordinator);
@@ -265,7 +293,7 @@ mod tests {
         drop(listener);
         let channel = channel(&format!("http://{address}"), None).expect("channel");
         let (events, _received) = mpsc::channel::<StreamEvent>(1);
-        let end = attach(&channel, wire::hello("n", "b"), &events).await;
+        let end = attach(&channel, wire::hello("n", "b", None), &events).await;
         assert!(end.lasted.is_none());
         assert_eq!(end.why, Why::Unreachable(Unreachable::Refused));
     }
@@ -286,7 +314,7 @@ mod tests {
                 let _ = connection.write_all(answer).await;
             });
             let (events, _received) = mpsc::channel::<StreamEvent>(1);
-            let end = attach(&channel.expect("channel"), wire::hello("n", "b"), &events).await;
+            let end = attach(&channel.expect("channel"), wire::hello("n", "b", None), &events).await;
             assert_eq!(end.why, Why::Unreachable(expected));
         }
     }

@@ -14,9 +14,12 @@ use memtape_core::limits::{
     ALLOCATOR_SETTINGS_BYTES_MAX, CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, LIMITATIONS_MAX,
     NAME_BYTES_MAX, ROLE_BYTES_MAX,
 };
+use memtape_core::placement::{JobsShard, SHARDS_MAX};
 use memtape_core::tape::read::Status;
 use memtape_proto::readings::{Gpu, Host, RefusedTapes, SpoolReport};
 use memtape_proto::{PROTOCOL, v1};
+use prost::Message as _;
+use tonic::Code;
 
 use crate::node::nvml;
 use crate::tapes::death::{Cause, Death};
@@ -120,14 +123,27 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
     })
 }
 
-/// The first message of a stream.
-pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
+/// The first message of a stream, about the jobs of this shard.
+pub(crate) fn hello(node: &str, boot_id: &str, jobs: Option<JobsShard>) -> Outgoing {
+    let shard = |JobsShard { shard, shards }| v1::Shard { number: shard.into(), of: shards.into() };
     Outgoing::Hello(v1::Hello {
+        shard: jobs.map(shard),
         protocol: PROTOCOL,
         node: node.to_string(),
         boot_id: boot_id.to_string(),
         version: env!("CARGO_PKG_VERSION").to_string(),
     })
+}
+
+/// Where the jobs of a stream are, if the coordinator refused it because it does not own them: the
+/// number of shards, and the URL of the owner, empty when unknown.
+pub(crate) fn not_owner(status: &tonic::Status) -> Option<(u16, String)> {
+    if status.code() != Code::FailedPrecondition || status.details().is_empty() {
+        return None;
+    }
+    let v1::NotOwner { shards, owner } = v1::NotOwner::decode(status.details()).ok()?;
+    let shards = u16::try_from(shards).ok().filter(|shards| (1..=SHARDS_MAX).contains(shards))?;
+    Some((shards, cut(&owner, NAME_BYTES_MAX).to_string()))
 }
 
 /// Owner and scheduler ids of a rank, read from the kernel.

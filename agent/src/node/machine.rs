@@ -5,6 +5,7 @@
 //! `workers.rs`, `ends.rs` and `nvml.rs`.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -58,6 +59,11 @@ pub(crate) trait Node: Debug + Send {
 
     /// Which processes to watch from now on, and whose descendants to look at.
     fn watch(&self, ranks: Vec<Process>);
+
+    /// Pids of ranks that other parts of this agent watch.
+    fn ranks_of_others(&self) -> BTreeSet<u32> {
+        BTreeSet::new()
+    }
 
     /// Whether a process that is watched has ended, when and how.
     fn state_of(&self, process: Process) -> State;

@@ -425,3 +425,31 @@ fn one_user_pushes_out_nothing_of_another() {
     assert!(received.captures.contains(&("cap-1-alone".to_string(), snapshot.len())));
     assert!(received.captures.len() > 5, "and the newest of the other user");
 }
+
+#[test]
+fn a_new_division_moves_every_entry_to_the_spool_of_its_job() {
+    let disks = [1, 2, 3].map(SimulatedDisk::new);
+    let mut old = open(&disks[0], BOUND);
+    let of_job = |job: &str, tape_id: &str| RankUp { job: job.to_string(), ..up(tape_id) };
+    for (job, tape_id) in [("alpha", "tape-1"), ("beta", "tape-2")] {
+        old.add_up(&of_job(job, tape_id));
+        old.add_steps(&steps(tape_id, 1, 3));
+        old.add_down(tape_id, down(tape_id));
+    }
+    let snapshot = b"snapshot";
+    old.add_capture(of_job("alpha", "tape-1"), capture("cap-1", snapshot), Some(snapshot));
+    let mut spools: BTreeMap<u16, Spool> =
+        (0..).zip(disks[1..].iter().map(|disk| open(disk, BOUND))).collect();
+    old.divide(2, &mut spools);
+    for (shard, tape_id, captures) in
+        [(0, "tape-1", vec![("cap-1".to_string(), snapshot.len())]), (1, "tape-2", Vec::new())]
+    {
+        let expected = Received {
+            steps: BTreeMap::from([(tape_id.to_string(), vec![1, 2, 3])]),
+            downs: vec![tape_id.to_string()],
+            captures,
+        };
+        assert_eq!(drain(spools.get_mut(&shard).expect("a spool")), expected);
+    }
+    assert!(open(&disks[0], BOUND).is_empty());
+}

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use memtape_core::identity::owner::{Namespace, Owner, Workload, owned_tape_id};
 use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_core::placement::{JobsShard, shard_of};
 use memtape_core::rates::Rates;
 use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
@@ -106,10 +107,16 @@ pub(crate) struct KnownTape {
     cgroup: Option<Cgroup>,
 }
 
-/// All tapes of this node.
+/// All tapes of this node; of a cluster with several shards, those of one shard.
 #[derive(Debug)]
 pub(crate) struct Tapes {
     source: Box<dyn TapeSource>,
+    /// The shard whose tapes these are; none for all.
+    jobs: Option<JobsShard>,
+    /// Tapes of other shards, and which.
+    others: BTreeMap<FileId, (u16, Entry)>,
+    /// Tapes of other shards that were seen since everything was seen last.
+    seen_others: BTreeSet<FileId>,
     /// Redaction of command lines, applied to every command line that is sent.
     redaction: Redaction,
     known: BTreeMap<TapeKey, KnownTape>,
@@ -140,13 +147,19 @@ impl KnownTape {
         source: &dyn TapeSource,
         redaction: &Redaction,
         entry: &Entry,
-        node: &dyn Node,
+        (node, jobs): (&dyn Node, Option<JobsShard>),
     ) -> Result<Self, NotATape> {
         let file = source.open(&entry.path)?;
         let len_bytes = file.state().ok_or(NotATape::Unreadable)?.len_bytes;
         let source = TapeWords::new(Arc::clone(&file), len_bytes);
         let mut tape = Tape::open(source)?;
         tape.redact(redaction);
+        if let Some(JobsShard { shard, shards }) = jobs
+            && let other = shard_of(&tape.identity().job, shards)
+            && other != shard
+        {
+            return Err(NotATape::OtherShard(other));
+        }
         let (of_tape, of_node) = (tape.boot_id(), node.boot_id());
         if of_tape != of_node && of_tape != [0, 0] && of_node != [0, 0] {
             return Err(NotATape::OtherBoot);
@@ -346,9 +359,16 @@ impl KnownTape {
 
 impl Tapes {
     /// Starts without tapes; [`Self::look`] finds them.
-    pub(crate) fn new(source: Box<dyn TapeSource>, redaction: Redaction) -> Self {
+    pub(crate) fn new(
+        source: Box<dyn TapeSource>,
+        redaction: Redaction,
+        jobs: Option<JobsShard>,
+    ) -> Self {
         Self {
             source,
+            jobs,
+            others: BTreeMap::new(),
+            seen_others: BTreeSet::new(),
             redaction,
             known: BTreeMap::new(),
             rejected: BTreeMap::new(),
@@ -363,6 +383,11 @@ impl Tapes {
     /// Counts of tapes refused since the agent started.
     pub(crate) fn refused(&self) -> RefusedTapes {
         self.refused
+    }
+
+    /// Tapes that were found and belong to other shards, and which.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &(u16, Entry)> {
+        self.others.values()
     }
 
     /// The tapes, oldest discovery first.
@@ -440,6 +465,10 @@ impl Tapes {
         for _ in 0..parts {
             let listing = self.source.list();
             for entry in listing.entries {
+                if self.others.contains_key(&entry.id) {
+                    self.seen_others.insert(entry.id);
+                    continue;
+                }
                 if self.rejected.contains_key(&entry.id) {
                     self.seen_rejected.insert(entry.id);
                 }
@@ -453,6 +482,8 @@ impl Tapes {
             if listing.is_whole {
                 let seen = std::mem::take(&mut self.seen_rejected);
                 self.rejected.retain(|id, _| seen.contains(id));
+                let seen = std::mem::take(&mut self.seen_others);
+                self.others.retain(|id, _| seen.contains(id));
                 break;
             }
         }
@@ -480,7 +511,8 @@ impl Tapes {
         if !budget.may_open(entry, self.rejected.contains_key(&entry.id)) {
             return None;
         }
-        let opened = KnownTape::open(self.source.as_ref(), &self.redaction, entry, node);
+        let of = (node, self.jobs);
+        let opened = KnownTape::open(self.source.as_ref(), &self.redaction, entry, of);
         let placed = opened.and_then(|known| {
             let copy = self.refuse_copies(&known, budget)?;
             let displaced = if copy.is_some() { copy } else { self.room_for(&known)? };
@@ -490,6 +522,12 @@ impl Tapes {
             Ok((displaced, known)) => {
                 self.register(known, budget.now_ns);
                 Some(displaced)
+            }
+            Err(NotATape::OtherShard(shard)) => {
+                self.rejected.remove(&entry.id);
+                self.others.insert(entry.id, (shard, entry.clone()));
+                self.seen_others.insert(entry.id);
+                None
             }
             Err(why) => {
                 let is_known = self.rejected.contains_key(&entry.id);
@@ -611,6 +649,8 @@ fn count(refused: &mut RefusedTapes, why: &NotATape) {
         | NotATape::Unreadable
         | NotATape::NoFile
         | NotATape::TooLarge(_)
-        | NotATape::Content(_) => {}
+        | NotATape::Content(_)
+        // Its own shard counts it.
+        | NotATape::OtherShard(_) => {}
     }
 }

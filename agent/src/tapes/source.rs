@@ -76,6 +76,9 @@ pub(crate) enum NotATape {
     /// The tape was made before the node was started.
     #[error("it was made before this node was started")]
     OtherBoot,
+    /// Its job is in another shard of the cluster.
+    #[error("its job is in shard {0} of the cluster")]
+    OtherShard(u16),
     /// There are too many tapes.
     #[error(
         "there is no room for a tape of user {0}: {TAPES_PER_NODE_MAX} tapes are known; delete \

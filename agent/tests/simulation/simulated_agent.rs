@@ -302,10 +302,10 @@ impl SimulatedAgent {
         tapes: MemoryTapes,
         disk: Option<Arc<dyn Disk>>,
     ) -> Self {
-        let hello = wire::raw(wire::hello(&config.node, boot_id));
+        let hello = wire::raw(wire::hello(&config.node, boot_id, None));
         let spool =
             disk.and_then(|disk| Spool::open(disk, config.spool_bytes_max, accounts()).ok());
-        let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);
+        let agent = Agent::new(now.into(), config, Box::new(node), (Box::new(tapes), None), spool);
         Self { agent, hello, outgoing: None, rewinds: BTreeMap::new(), counts: None, now }
     }
 

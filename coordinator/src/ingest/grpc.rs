@@ -18,6 +18,7 @@ use memtape_core::limits::{
     CHUNK_BYTES_MAX, MESSAGE_DECODED_BYTES_MAX, MESSAGE_MIB_SECONDS_MAX, MESSAGES_WAITING_MAX,
     REQUEST_BYTES_MAX, UPLOAD_SECONDS_MAX,
 };
+use memtape_core::placement::JobsShard;
 use memtape_proto::decoding::{Encoded, Measured};
 use memtape_proto::snapshot::{self, DecodeError};
 use memtape_proto::v1;
@@ -38,6 +39,7 @@ use crate::ingest::event::Event;
 use crate::ingest::frames::Frames;
 use crate::ingest::streams::{StreamId, ToAgent};
 use crate::ingest::wire::{self, BadMessage, Outgoing};
+use crate::members::Members;
 use crate::quota::{MESSAGE_BYTES_MAX, NodePermit, NodeQuota, Quotas, REPORTS_PER_STREAM_MAX};
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
@@ -69,11 +71,17 @@ pub(crate) struct Service {
     shared: Shared,
     quotas: Arc<Quotas>,
     door: Arc<Door>,
+    members: Members,
 }
 
 impl Service {
-    pub(crate) fn new(shared: Shared, quotas: Arc<Quotas>, door: Arc<Door>) -> Self {
-        Self { shared, quotas, door }
+    pub(crate) fn new(
+        shared: Shared,
+        quotas: Arc<Quotas>,
+        door: Arc<Door>,
+        members: Members,
+    ) -> Self {
+        Self { shared, quotas, door, members }
     }
 
     /// The routes of agents.
@@ -131,10 +139,13 @@ impl Service {
         call.keep(Box::new(permit));
         let first = timeout(HELLO_TIMEOUT, self.first(&mut incoming)).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))?;
-        let hello = first.map_err(|why| self.bad(&connection, &why))?;
+        let (hello, jobs) = first.map_err(|why| self.bad(&connection, &why))?;
         let node = hello.node.clone();
         if !self.door.is_agent(connection.peer(), &node) {
             return Err(self.no_agent(&connection, Some(&node)));
+        }
+        if !self.members.is_own(jobs) {
+            return Err(wire::not_owner(&self.members, jobs));
         }
         let (door, of) = (self.door.clone(), node.clone());
         call.admit((Some(node.clone()), Box::new(move |peer| door.is_agent(peer, &of))));
@@ -198,8 +209,11 @@ impl Service {
         })
     }
 
-    /// The first message of a stream.
-    async fn first(&self, incoming: &mut Frames) -> Result<Hello, BadMessage> {
+    /// The first message of a stream, and the jobs that it is about.
+    async fn first(
+        &self,
+        incoming: &mut Frames,
+    ) -> Result<(Hello, Option<JobsShard>), BadMessage> {
         let length = incoming.begin(REQUEST_BYTES_MAX).await?.ok_or(BadMessage::NotHello)?;
         let raw = Encoded::new(incoming.read(length).await?).measured(MESSAGE_DECODED_BYTES_MAX);
         wire::hello(raw.and_then(Measured::decode).map_err(BadMessage::NotDecoded)?)

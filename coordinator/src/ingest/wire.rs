@@ -17,12 +17,16 @@ use memtape_core::limits::{
     LIMITATIONS_MAX, MESSAGE_MIB_SECONDS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX,
     RANKS_PER_REPORT_MAX, STEPS_PER_REPORT_MAX,
 };
+use memtape_core::placement::JobsShard;
 use memtape_core::redaction::Redaction;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::decoding::NotDecoded;
 use memtape_proto::readings::{Gpu, RefusedTapes, SpoolReport};
 use memtape_proto::{OtherProtocol, PROTOCOL, Side, check_protocol, step_record, v1};
+use prost::Message as _;
+use tonic::{Code, Status};
 
+use crate::members::Members;
 use crate::state::effects::SnapshotRequest;
 use crate::state::messages::{
     AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, Report,
@@ -100,16 +104,28 @@ pub(crate) enum BadMessage {
 ///
 /// # Errors
 /// One line.
-pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, BadMessage> {
+pub(crate) fn hello(raw: v1::AgentMessage) -> Result<(Hello, Option<JobsShard>), BadMessage> {
     let Some(v1::agent_message::Body::Hello(hello)) = raw.body else {
         return Err(BadMessage::NotHello);
     };
     check_protocol(Side::Agent, hello.protocol).map_err(BadMessage::Protocol)?;
-    Ok(Hello {
+    // No cluster has a shard beyond 16 bits.
+    let number = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+    let jobs = |of: v1::Shard| JobsShard { shard: number(of.number), shards: number(of.of) };
+    let jobs = hello.shard.map(jobs);
+    let hello = Hello {
         node: named(&hello.node, "a node's name", NAME_BYTES_MAX)?,
         boot_id: short(&hello.boot_id),
         version: short(&hello.version),
-    })
+    };
+    Ok((hello, jobs))
+}
+
+/// Refuses a stream whose shard another coordinator owns.
+pub(crate) fn not_owner(members: &Members, jobs: Option<JobsShard>) -> Status {
+    let details = v1::NotOwner { shards: members.shards().into(), owner: members.owner(jobs) };
+    let line = "another coordinator of the cluster owns the jobs of this stream";
+    Status::with_details(Code::FailedPrecondition, line, details.encode_to_vec().into())
 }
 
 /// Understands a later message; none is one without a known body.

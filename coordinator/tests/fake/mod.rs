@@ -341,6 +341,7 @@ impl Agent {
             node: node.to_string(),
             boot_id: boot_id.to_string(),
             version: "0.1.0".to_string(),
+            shard: None,
         };
         outgoing.send(message(FromAgent::Hello(hello))).await.unwrap();
         let mut incoming = client.attach(ReceiverStream::new(messages)).await?.into_inner();

@@ -37,6 +37,7 @@ use crate::ingest::event::{EVENTS_MAX, Event, Queues};
 use crate::ingest::frames::Frames;
 use crate::ingest::grpc::{ATTACH, Service, UPLOAD};
 use crate::ingest::wire;
+use crate::members::Members;
 use crate::quota::{MESSAGE_BYTES_MAX, Quotas};
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
@@ -147,7 +148,9 @@ impl FuzzedRouter {
             let tokens = Tokens::new(shared.audit.clone(), Vec::new());
             let door = Arc::new(Door::new(roles, None, tokens, shared.audit.clone())?);
             let quotas = Arc::new(Quotas::new(memory));
-            let service = Service::new(shared.clone(), quotas.clone(), door.clone());
+            let members = Members::alone();
+            let service =
+                Service::new(shared.clone(), quotas.clone(), door.clone(), members.clone());
             runtime.spawn(door.clone().follow());
             let (shared, requests) = (shared.clone(), requests.clone());
             let api = Api::new(shared, requests, door.clone(), quotas, snapshots.clone());
@@ -294,7 +297,7 @@ async fn train(events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
         node: "node-1".to_string(),
         ..v1::Hello::default()
     };
-    let hello = wire::hello(message(Body::Hello(hello)))?;
+    let (hello, _) = wire::hello(message(Body::Hello(hello)))?;
     let (outgoing, _) = mpsc::channel(EVENTS_MAX);
     let (reply, attached) = oneshot::channel();
     let stopped = || anyhow::anyhow!("the coordinator has stopped");

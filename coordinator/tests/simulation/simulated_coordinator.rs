@@ -124,7 +124,7 @@ impl SimulatedCoordinator {
     /// # Errors
     /// Why it is refused.
     pub fn attach(&mut self, now: Now, hello: Raw) -> anyhow::Result<u64> {
-        let hello = wire::hello(hello)?;
+        let (hello, _) = wire::hello(hello)?;
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, mut answer) = oneshot::channel();
         let (from, end) = (([127, 0, 0, 1], 1).into(), CancellationToken::new());

@@ -11,11 +11,12 @@ use tokio::runtime::Handle;
 use crate::blobs::remote::Remote;
 use crate::bucket::Bucket;
 use crate::cluster::disk::ShardDisk;
+use crate::cluster::hint::Hint;
 use crate::cluster::identity::{is_whole, look, missing};
 use crate::cluster::reader::ShardReader;
 use crate::cluster::shard::{ShardError, ShardId};
 use crate::error::{During, Error, Kind, Result};
-use crate::recovery::check::{self, StoreCheck};
+use crate::recovery::check::{self, Finding, StoreCheck};
 use crate::recovery::format::{self, Whose};
 
 /// Time for opening the shard, with the replay of what was not written to tables.
@@ -34,23 +35,50 @@ pub fn check(url: &str, runtime: &Handle) -> Result<StoreCheck> {
 pub(crate) fn check_in(bucket: &Bucket, runtime: &Handle) -> Result<StoreCheck> {
     let cluster = runtime.block_on(look(bucket))?.ok_or_else(|| missing(bucket))?;
     is_whole(bucket, &cluster)?;
-    let checked = check_once(bucket, runtime)?;
-    if checked.findings.is_empty() {
-        return Ok(checked);
+    let mut all: Option<StoreCheck> = None;
+    for shard in (0..cluster.shards).map(ShardId) {
+        // Of one shard, a move may have made the store before there was an owner.
+        if cluster.shards > 1 && runtime.block_on(Hint::new(bucket, shard).read())?.is_none() {
+            continue;
+        }
+        let Some(mut checked) = check_shard(bucket, shard, runtime)? else { continue };
+        if cluster.shards > 1 {
+            let of_shard = |found: &mut Finding| found.what = format!("of shard {} {}", shard.0, found.what);
+            checked.findings.iter_mut().for_each(of_shard);
+        }
+        match &mut all {
+            Some(all) => all.add(checked),
+            None => all = Some(checked),
+        }
     }
-    check_once(bucket, runtime)
+    all.ok_or_else(|| {
+        Error::foreign(format!("no coordinator has kept anything in {} yet", bucket.url()))
+    })
 }
 
-fn check_once(bucket: &Bucket, runtime: &Handle) -> Result<StoreCheck> {
-    let (url, shard) = (bucket.url(), ShardId(0));
+/// Checks a shard, twice if the first time finds something; none where nothing was kept yet.
+fn check_shard(
+    bucket: &Bucket,
+    shard: ShardId,
+    runtime: &Handle,
+) -> Result<Option<StoreCheck>> {
+    match check_once(bucket, shard, runtime)? {
+        Some(checked) if !checked.findings.is_empty() => check_once(bucket, shard, runtime),
+        checked => Ok(checked),
+    }
+}
+
+fn check_once(bucket: &Bucket, shard: ShardId, runtime: &Handle) -> Result<Option<StoreCheck>> {
     let disk = read(bucket, shard, runtime)?;
     if format::whose(&disk)? != Whose::Ours {
-        return Err(Error::foreign(format!("no coordinator has kept anything in {url} yet")));
+        return Ok(None);
     }
     let _on = runtime.enter();
     let snapshots = Remote::at(shard.snapshots(bucket));
     let remote = |hash: blake3::Hash| runtime.block_on(snapshots.hash_of(hash));
-    check::look(&disk, Some(&remote)).during(|| format!("the store in {url} cannot be read"))
+    let url = bucket.url();
+    let checked = check::look(&disk, Some(&remote));
+    checked.map(Some).during(|| format!("the store in {url} cannot be read"))
 }
 
 /// The newest durable state of a shard, as a disk.

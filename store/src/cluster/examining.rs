@@ -30,9 +30,12 @@ pub fn examine(url: &str, runtime: &Handle) -> Result<ClusterFacts> {
 pub(crate) async fn examine_bucket(bucket: &Bucket) -> Result<ClusterFacts> {
     let cluster = look(bucket).await?;
     let round_trip = round_trip(bucket).await?;
-    let owner = Hint::new(bucket, ShardId(0)).read().await?.map(|(owner, _)| owner);
+    let mut owners = Vec::new();
+    for shard in (0..cluster.as_ref().map_or(0, |cluster| cluster.shards)).map(ShardId) {
+        owners.push(Hint::new(bucket, shard).read().await?.map(|(owner, _)| owner));
+    }
     let conditions = prove(bucket, &process_name()).await;
-    Ok(ClusterFacts { cluster, owner, round_trip, conditions })
+    Ok(ClusterFacts { cluster, owners, round_trip, conditions })
 }
 
 async fn round_trip(bucket: &Bucket) -> Result<Duration> {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use memtape_core::cluster::{FORMAT, Identity, SHARDS, Version, may_open};
+use memtape_core::cluster::{FORMAT, Identity, Version, may_open};
 use memtape_disk::clock;
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
@@ -28,21 +28,29 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Time for the first requests, which find out what lies at the prefix.
 const LOOK_TIME: Duration = Duration::from_secs(10);
 
-/// Joins the cluster at the prefix, or makes one where there is nothing. `process` names the
-/// objects of the proof.
+/// Joins the cluster at the prefix, or makes one where there is nothing: of this number of shards,
+/// which an earlier start has decided for a cluster that is there; without it, of one. `process`
+/// names the objects of the proof.
 ///
 /// # Errors
 /// One line that says what to do: the bucket cannot be used, or the prefix holds something else.
-pub async fn join(bucket: &Bucket, process: &str) -> Result<Identity> {
+pub async fn join(bucket: &Bucket, process: &str, shards: Option<u16>) -> Result<Identity> {
     let known = look(bucket).await?;
     known.as_ref().map_or(Ok(()), |identity| is_whole(bucket, identity))?;
     prove(bucket, process).await?;
     let identity = match known {
         Some(identity) => identity,
-        None => make(bucket, None).await?,
+        None => make(bucket, None, shards.unwrap_or(1)).await?,
     };
     is_whole(bucket, &identity)?;
-    Ok(identity)
+    match shards {
+        Some(shards) if shards != identity.shards => Err(Error::foreign(format!(
+            "the cluster {} has {} shards, which cannot be changed: leave --cluster-shards out, or \
+             choose an empty prefix",
+            bucket.url, identity.shards
+        ))),
+        _ => Ok(identity),
+    }
 }
 
 /// Refuses a cluster into which a store is being moved.
@@ -65,7 +73,7 @@ pub(super) async fn begin_move(bucket: &Bucket, process: &str, store: &str) -> R
     prove(bucket, process).await?;
     let identity = match known {
         Some(identity) => identity,
-        None => make(bucket, Some(store)).await?,
+        None => make(bucket, Some(store), 1).await?,
     };
     match identity.moving.as_deref() {
         Some(moving) if moving == store => Ok(()),
@@ -123,14 +131,14 @@ pub async fn raise(bucket: &Bucket) -> Result<()> {
 }
 
 /// Makes a cluster, unless another coordinator has just made it.
-async fn make(bucket: &Bucket, moving: Option<&str>) -> Result<Identity> {
+async fn make(bucket: &Bucket, moving: Option<&str>, shards: u16) -> Result<Identity> {
     let mut id = [0; 16];
     // Without random numbers the time serves.
     let _ = ring::rand::SystemRandom::new().fill(&mut id);
     let seed = [id.as_slice(), &clock::now().wall_ns.to_le_bytes()].concat();
     let id = blake3::hash(&seed).to_hex()[..32].to_string();
     let (version, moving) = (VERSION.to_string(), moving.map(str::to_string));
-    let made = Identity { format: FORMAT, version, id, shards: SHARDS, moving };
+    let made = Identity { format: FORMAT, version, id, shards, moving };
     if put(bucket, &made, PutMode::Create).await? {
         return Ok(made);
     }

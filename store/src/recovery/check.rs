@@ -82,6 +82,25 @@ pub struct StoreCheck {
     pub clock_jumped_seconds: i64,
 }
 
+#[cfg(feature = "cluster")]
+impl StoreCheck {
+    /// Adds what was found in a further shard.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.findings.extend(more.findings);
+        self.records += more.records;
+        self.blocks += more.blocks;
+        self.rows += more.rows;
+        self.snapshots += more.snapshots;
+        self.snapshots_elsewhere += more.snapshots_elsewhere;
+        self.snapshots_unused += more.snapshots_unused;
+        self.bytes += more.bytes;
+        self.clock_jumps += more.clock_jumps;
+        if more.clock_jumps > 0 {
+            self.clock_jumped_seconds = more.clock_jumped_seconds;
+        }
+    }
+}
+
 /// Checks the store in a folder.
 pub fn check(folder: &Path) -> Result<StoreCheck> {
     let shown = folder.display();

@@ -115,10 +115,10 @@ fn prefixes() -> Vec<Case> {
             Writes::None,
         ),
         case(
-            "more shards than are served",
+            "more shards than are known",
             own(),
-            |server| cluster(server, OWN, 1, env!("CARGO_PKG_VERSION"), 64),
-            "s3://bucket/team/memtape has 64 shards, and this memtape serves 1",
+            |server| cluster(server, OWN, 1, env!("CARGO_PKG_VERSION"), 65),
+            "s3://bucket/team/memtape has 65 shards, and this memtape knows 1 to 64",
             Writes::None,
         ),
         case(
@@ -196,7 +196,7 @@ async fn a_bad_bucket_is_refused_in_one_line_and_left_as_it_was() {
         prepare(&server);
         let before = (server.keys(), server.puts());
         let begun = Instant::now();
-        let why = join(&bucket(&server, "a", &url), "process").await.unwrap_err().to_string();
+        let why = join(&bucket(&server, "a", &url), "process", None).await.unwrap_err().to_string();
         let took = begun.elapsed();
         println!("{name}: {:.1} s, {} PUTs: {why}", took.as_secs_f64(), server.puts() - before.1);
         assert!(why.contains(expected) && !why.contains('\n'), "{name}: {why}");
@@ -216,7 +216,7 @@ async fn an_address_without_a_server_is_refused_soon() {
     settings.push(("AWS_ENDPOINT_URL".to_string(), format!("http://{free}")));
     let bucket = Bucket::new(&prefix("team/memtape"), settings, retry()).unwrap();
     let begun = Instant::now();
-    let why = join(&bucket, "process").await.unwrap_err().to_string();
+    let why = join(&bucket, "process", None).await.unwrap_err().to_string();
     println!("{:.1} s: {why}", begun.elapsed().as_secs_f64());
     assert!(why.contains("cannot be reached: check AWS_ENDPOINT_URL"), "{why}");
     assert!(begun.elapsed() < REFUSED_WITHIN);
@@ -229,14 +229,26 @@ async fn many_first_starts_at_once_make_one_cluster() {
     // A proof that was killed is no other product.
     server.put("team/memtape/proof/killed/one", "first");
     let [a, b, c] = ["a", "b", "c"].map(|client| bucket(&server, client, &url));
-    let (a, b, c) = tokio::join!(join(&a, "a"), join(&b, "b"), join(&c, "c"));
+    let (a, b, c) = tokio::join!(join(&a, "a", None), join(&b, "b", None), join(&c, "c", None));
     let (a, b, c) = (a.unwrap(), b.unwrap(), c.unwrap());
     assert_eq!((&a, &b), (&b, &c));
     assert_eq!((a.format, a.shards, a.id.len()), (1, 1, 32));
     let kept = ["team/memtape/memtape-cluster", "team/memtape/proof/killed/one"];
     assert_eq!(server.keys(), kept);
-    let other = join(&bucket(&server, "a", &prefix("team/memtape2")), "a").await.unwrap();
+    let other = join(&bucket(&server, "a", &prefix("team/memtape2")), "a", None).await.unwrap();
     assert_ne!(other.id, a.id);
+}
+
+#[tokio::test]
+async fn the_first_start_decides_the_number_of_shards() {
+    let server = Server::start().await;
+    let bucket = bucket(&server, "a", &prefix("team"));
+    assert_eq!(join(&bucket, "first", Some(3)).await.unwrap().shards, 3);
+    for later in [None, Some(3)] {
+        assert_eq!(join(&bucket, "later", later).await.unwrap().shards, 3);
+    }
+    let why = join(&bucket, "other", Some(2)).await.unwrap_err().to_string();
+    assert!(why.contains("has 3 shards, which cannot be changed: leave"), "{why}");
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ impl Rig {
     }
 
     fn joined(&self) -> Result<()> {
-        self.runtime.block_on(join(&self.bucket("coordinator"), "process")).map(|_| ())
+        self.runtime.block_on(join(&self.bucket("coordinator"), "process", None)).map(|_| ())
     }
 
     /// A move that fails with all files in the shard, and all snapshots but one in the bucket.
@@ -290,7 +290,7 @@ fn a_doctor_sees_the_cluster_its_owner_and_the_time_of_a_request() {
     let rig = Rig::new();
     let looked = || rig.runtime.block_on(examine_bucket(&rig.bucket("doctor")));
     let empty = looked().unwrap();
-    assert!(empty.cluster.is_none() && empty.owner.is_none() && empty.conditions.is_ok());
+    assert!(empty.cluster.is_none() && empty.owners.is_empty() && empty.conditions.is_ok());
     assert_eq!(rig.server.keys(), Vec::<String>::new());
     rig.joined().unwrap();
     let delay = Duration::from_millis(20);

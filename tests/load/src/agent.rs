@@ -140,6 +140,7 @@ pub(crate) async fn attach(channel: &Channel, node: &str) -> anyhow::Result<(Out
         node: node.to_string(),
         boot_id: format!("boot-{node}"),
         version: "load".to_string(),
+        shard: None,
     };
     outgoing.try_send(message(Said::Hello(hello)))?;
     let mut client = v1::coordinator_client::CoordinatorClient::new(channel.clone());

@@ -9,6 +9,9 @@ mod dead_rank;
 // A backup of a running coordinator, restored, and what agents send again.
 mod backup;
 
+// A coordinator for each shard of a cluster.
+mod divided;
+
 // A capture runs no code in a training process.
 mod disturbance;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memtape_core::placement::{HINT_LASTS_NS, OPENING_REQUESTS};
+use memtape_core::placement::{HINT_LASTS_NS, OPENING_REQUESTS, Owner};
 use memtape_store::cluster::examining::examine;
 use memtape_store::reports::ClusterFacts;
 
@@ -24,8 +24,13 @@ pub(super) fn check(url: &str, checks: &mut Vec<Check>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn of_facts(url: &str, facts: &ClusterFacts) -> [Check; 4] {
-    [cluster(url, facts), conditions(facts), round_trip(facts.round_trip), owner(facts)]
+fn of_facts(url: &str, facts: &ClusterFacts) -> Vec<Check> {
+    let mut checks = vec![cluster(url, facts), conditions(facts), round_trip(facts.round_trip)];
+    let shards = facts.owners.len();
+    let what = |shard| if shards == 1 { "the cluster".into() } else { format!("shard {shard}") };
+    let owners = facts.owners.iter().enumerate();
+    checks.extend(owners.map(|(shard, known)| owner(&what(shard), known.as_ref())));
+    checks
 }
 
 fn cluster(url: &str, facts: &ClusterFacts) -> Check {
@@ -68,25 +73,23 @@ fn round_trip(median: Duration) -> Check {
     }
 }
 
-fn owner(facts: &ClusterFacts) -> Check {
+fn owner(what: &str, known: Option<&Owner>) -> Check {
     const NAME: &str = "owner";
-    match &facts.owner {
-        None => Check::ok(NAME, "no coordinator has owned the cluster yet"),
+    let found = match known {
+        None => format!("no coordinator has owned {what} yet"),
         Some(owner) if owner.has_left => {
-            let address = &owner.address;
-            Check::ok(NAME, format!("{address} was the last one, and has left in order"))
+            format!("{} was the last owner of {what}, and has left in order", owner.address)
         }
-        Some(owner) => Check::ok(
-            NAME,
-            format!("{} says that it owns the cluster, epoch {}", owner.address, owner.epoch),
-        ),
-    }
+        Some(owner) => {
+            format!("{} says that it owns {what}, epoch {}", owner.address, owner.epoch)
+        }
+    };
+    Check::ok(NAME, found)
 }
 
 #[cfg(test)]
 mod tests {
     use memtape_core::cluster::Identity;
-    use memtape_core::placement::Owner;
 
     use super::super::Outcome;
     use super::*;
@@ -101,7 +104,7 @@ mod tests {
         };
         let owner = Owner { address: "10.0.0.1:7771".into(), epoch: 3, ..Owner::default() };
         let round_trip = Duration::from_millis(40);
-        ClusterFacts { cluster: Some(identity), owner: Some(owner), round_trip, conditions: Ok(()) }
+        ClusterFacts { cluster: Some(identity), owners: vec![Some(owner)], round_trip, conditions: Ok(()) }
     }
 
     fn judged(change: impl Fn(&mut ClusterFacts)) -> Vec<(Outcome, String)> {
@@ -124,9 +127,11 @@ mod tests {
             facts.cluster.as_mut().expect("one").moving = Some("5a".to_string());
         });
         assert_eq!(moving[0].0, Outcome::Fail);
-        let left = judged(|facts| facts.owner.as_mut().expect("one").has_left = true);
+        let left = judged(|facts| facts.owners[0].as_mut().expect("one").has_left = true);
         assert!(left[3].1.contains("has left in order"));
-        let none = judged(|facts| (facts.cluster, facts.owner) = (None, None));
-        assert!(none[0].1.contains("is empty") && none[3].1.contains("yet"));
+        let none = judged(|facts| (facts.cluster, facts.owners) = (None, Vec::new()));
+        assert!(none[0].1.contains("is empty") && none.len() == 3);
+        let two = judged(|facts| facts.owners.push(None));
+        assert!(two[3].1.contains("owns shard 0,") && two[4].1.ends_with("owned shard 1 yet"));
     }
 }

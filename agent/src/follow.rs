@@ -1,0 +1,174 @@
+//! The loop of one agent: it feeds [`Agent`] with events and carries out its work.
+//!
+//! The clock is read here, once per event. What takes time runs elsewhere and comes back as an
+//! event: rewinds on blocking threads, uploads in tasks of their own. How many there are at once
+//! is the agent's own decision.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{Agent, Event};
+use crate::capture::answers::Work;
+use crate::capture::rewind::Rewound;
+use crate::health::Published;
+use crate::link::coordinators::Coordinators;
+use crate::link::stream::{self, StreamEvent};
+use crate::link::upload::{UploadError, upload};
+use crate::link::wire::Outgoing;
+use crate::node::clock;
+use crate::tapes::divided::DividedFolders;
+
+/// Maximum number of events in the queue of the loop; senders wait beyond it.
+const EVENTS_MAX: usize = 256;
+
+/// Time after which an agent without tapes and kept records ends, unless it is the home agent.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// How an agent ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It was stopped.
+    Stopped,
+    /// The agent of this shard had nothing to do any more.
+    Idle(u16),
+    /// A coordinator named another number of shards.
+    Divided(u16),
+}
+
+/// Which agent of its process.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// The one that reads the folders, and tells of the other shards that have tapes there.
+    Home(watch::Sender<BTreeSet<u16>>, DividedFolders),
+    /// Of another shard.
+    Other,
+}
+
+/// What an agent has to do with others.
+#[derive(Debug)]
+pub(crate) struct Following {
+    pub(crate) kind: Kind,
+    /// Its shard; none for the home agent.
+    pub(crate) shard: Option<u16>,
+    /// Number of shards, if it is known and there are several.
+    pub(crate) shards: Option<u16>,
+    pub(crate) coordinators: Arc<Coordinators>,
+    pub(crate) published: Published,
+    pub(crate) stop: CancellationToken,
+    /// Number of the process's agents.
+    pub(crate) agents: watch::Receiver<u64>,
+}
+
+/// Runs the loop of an agent to its end.
+pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> Ended {
+    let (sender, mut events) = mpsc::channel(EVENTS_MAX);
+    let known = of.shards.unwrap_or(1);
+    let holding = stream::hold(of.coordinators.clone(), known, hello, sender.clone());
+    let holding = tokio::spawn(holding);
+    let mut ticks = ticks(agent.report_interval());
+    let mut busy = Instant::now();
+    let ended = loop {
+        let event = tokio::select! {
+            () = of.stop.cancelled() => break Ended::Stopped,
+            _ = ticks.tick() => Event::Tick,
+            Some(event) = events.recv() => event,
+            () = until(agent.next_ns()) => Event::Timeout,
+        };
+        if let Event::Stream(StreamEvent::Divided(shards)) = event {
+            break Ended::Divided(shards);
+        }
+        let (now, is_look) = (clock::now(), matches!(event, Event::Tick));
+        agent.handle(now, event);
+        if is_look {
+            of.published.set(of.shard, agent.health(now));
+            agent.share(*of.agents.borrow());
+            if let Kind::Home(found, folders) = &of.kind {
+                let shards = BTreeSet::from_iter(folders.found(agent.others()));
+                found.send_if_modified(|known| std::mem::replace(known, shards.clone()) != shards);
+            }
+            if !agent.is_idle() {
+                busy = Instant::now();
+            }
+            if let Some(shard) = of.shard.filter(|_| busy.elapsed() >= IDLE_MAX) {
+                break Ended::Idle(shard);
+            }
+        }
+        if agent.report_interval() != ticks.period() {
+            ticks = self::ticks(agent.report_interval());
+        }
+        while let Some(work) = agent.take_work() {
+            begin(work, &of.coordinators, &sender);
+        }
+    };
+    holding.abort();
+    if of.shard.is_some() {
+        of.published.forget(of.shard);
+    }
+    ended
+}
+
+/// Carries out one work; its result comes back as an event.
+fn begin(work: Work, coordinators: &Coordinators, events: &mpsc::Sender<Event>) {
+    let (channel, events) = (coordinators.channel(), events.clone());
+    tokio::spawn(async move {
+        let event = match work {
+            Work::Rewind(id, rewind) => {
+                let made = tokio::task::spawn_blocking(move || rewind.make(clock::now)).await;
+                let failed = |error| format!("the tape could not be rewound: {error}");
+                let made = made.unwrap_or_else(|error| Rewound::nothing(&failed(error)));
+                Event::Rewound(id, made)
+            }
+            Work::Count(key, count) => {
+                let failure = count.failure();
+                let counted = tokio::task::spawn_blocking(move || count.make()).await;
+                Event::Counted(key, counted.unwrap_or(failure))
+            }
+            Work::Upload(id, key, snapshot, time_left) => {
+                let uploading = upload(channel, &key.capture_id, &key.tape_id, snapshot);
+                Event::Uploaded(id, within(time_left, uploading).await)
+            }
+        };
+        let _ = events.send(event).await; // the loop is gone: the agent stops
+    });
+}
+
+/// Runs an upload for at most this long.
+async fn within(
+    time_left: Duration,
+    uploading: impl Future<Output = Result<(), UploadError>>,
+) -> Result<(), UploadError> {
+    timeout(time_left, uploading).await.unwrap_or(Err(UploadError::Late))
+}
+
+/// Waits for a time of the monotonic clock; forever for none.
+async fn until(moment_ns: Option<u64>) {
+    let Some(moment_ns) = moment_ns else { return std::future::pending().await };
+    sleep(Duration::from_nanos(moment_ns.saturating_sub(clock::now().mono_ns))).await;
+}
+
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    // A slow look at the tapes is not made up for by several quick ones.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_upload_that_times_out_is_not_a_refusal() {
+        let end = within(Duration::from_millis(1), std::future::pending()).await;
+        assert_eq!(end, Err(UploadError::Late));
+        assert!(!UploadError::Late.is_final());
+        let refusal = Err(UploadError::Refused("it is not wanted".to_string()));
+        let end = within(Duration::MAX, std::future::ready(refusal.clone())).await;
+        assert_eq!(end, refusal);
+    }
+}

@@ -1,0 +1,206 @@
+//! The agents of one process: one, or one for each shard of the cluster that has jobs on this node.
+//!
+//! Where a cluster divides its jobs, the shards of a node's jobs have different coordinators. The
+//! home agent, of the shard of the node's name, reads the folders of tapes and makes the node known;
+//! the tapes of other shards that it finds have agents of their own, with a stream and a spool of
+//! their own, as long as there are tapes or kept records. All share the node, and its bounds of
+//! memory in equal parts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memtape_core::identity::accounts::Accounts;
+use memtape_core::placement::{JobsShard, SHARDS_MAX, shard_of};
+use memtape_disk::files::write_synced;
+use memtape_disk::real::RealDisk;
+use memtape_tls::client::ClientTls;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::config::Config;
+use crate::follow::{Ended, Following, Kind, follow};
+use crate::health::Published;
+use crate::link::coordinators::Coordinators;
+use crate::link::wire;
+use crate::node::clock;
+use crate::node::shared::SharedNode;
+use crate::spool::Spool;
+use crate::tapes::divided::DividedFolders;
+use crate::tapes::source::{TapeFolders, TapeSource};
+
+/// File in the folder of the spool with the number of shards.
+const SHARDS: &str = "shards";
+
+/// What the agents of a process are made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) tls: Option<Arc<ClientTls>>,
+    pub(crate) boot_id: String,
+    pub(crate) published: Published,
+    /// The accounts that share a spool.
+    pub(crate) accounts: Accounts,
+    pub(crate) node: SharedNode,
+}
+
+impl Parts {
+    /// The number of shards that the coordinators named last; none before the first.
+    pub(crate) fn known_shards(&self) -> Option<u16> {
+        let text = fs::read_to_string(self.config.spool()?.join(SHARDS)).ok()?;
+        text.trim().parse().ok().filter(|shards| (1..=SHARDS_MAX).contains(shards))
+    }
+
+    /// Starts an agent in a task.
+    fn start(
+        &self,
+        kind: Kind,
+        jobs: Option<JobsShard>,
+        source: Box<dyn TapeSource>,
+        (stop, agents): (&CancellationToken, &watch::Sender<u64>),
+    ) -> Option<impl Future<Output = Ended> + Send + use<>> {
+        let shard = jobs.map(|jobs| jobs.shard);
+        let is_home = matches!(kind, Kind::Home(..));
+        let health_listen = self.config.health_listen.filter(|_| is_home);
+        let config = Config { health_listen, ..self.config.clone() };
+        let coordinators = Coordinators::new(&config.coordinator, self.tls.clone()).ok()?;
+        let node = self.node.of(if is_home { HOME } else { shard.unwrap_or_default() });
+        let spool = config.spool().and_then(|folder| self.spool(&spool_of(folder, jobs)));
+        let hello = wire::hello(&config.node, &self.boot_id, jobs);
+        let following = Following {
+            kind,
+            shard: shard.filter(|_| !is_home),
+            shards: jobs.map(|jobs| jobs.shards),
+            coordinators: Arc::new(coordinators),
+            published: self.published.clone(),
+            stop: stop.clone(),
+            agents: agents.subscribe(),
+        };
+        let agent = Agent::new(clock::now(), config, Box::new(node), (source, jobs), spool);
+        Some(follow(agent, hello, following))
+    }
+
+    /// Opens the spool in a folder; on failure the agent works without one, and logs the error.
+    fn spool(&self, folder: &Path) -> Option<Spool> {
+        let disk = Arc::new(RealDisk::new(folder));
+        let opened = Spool::open(disk, self.config.spool_bytes_max, self.accounts.clone());
+        let tell = |error: &std::io::Error| {
+            let path = folder.display();
+            tracing::warn!(
+                "folder {path} cannot be used for the spool ({error}): nothing is kept on disk \
+                 while the coordinator is away; give --spool-dir another folder"
+            );
+        };
+        opened.inspect_err(tell).ok()
+    }
+}
+
+/// Stands for the home agent among those who watch ranks: no shard has this number.
+const HOME: u16 = u16::MAX;
+
+/// Runs the agents, with this number of shards, until `shutdown` is ready, or a coordinator names
+/// another number of shards, which is returned.
+pub(crate) async fn supervise(
+    parts: &Parts,
+    shards: Option<u16>,
+    shutdown: &mut (impl Future<Output = ()> + Send + Unpin),
+) -> Option<u16> {
+    let shards = shards.filter(|shards| *shards > 1);
+    let jobs = |shard| shards.map(|shards| JobsShard { shard, shards });
+    let home = shards.map_or(0, |shards| shard_of(&parts.config.node, shards));
+    let folders = TapeFolders::new(parts.config.tape_dirs.clone(), parts.config.pod_folders);
+    let folders = DividedFolders::new(folders);
+    let (found, mut others) = watch::channel(BTreeSet::new());
+    let (stop, agents) = (CancellationToken::new(), watch::Sender::new(1));
+    let mut running = JoinSet::new();
+    let mut shards_running = BTreeSet::new();
+    let source = Box::new(folders.clone());
+    let kind = Kind::Home(found, folders.clone());
+    running.extend(parts.start(kind, jobs(home), source, (&stop, &agents)));
+    let kept = shards.map(|shards| parts.shards_with_spool(shards)).unwrap_or_default();
+    let mut wanted: BTreeSet<u16> = kept.into_iter().filter(|shard| *shard != home).collect();
+    let divided = loop {
+        for shard in wanted.iter().filter(|_| shards.is_some()) {
+            if shards_running.insert(*shard) {
+                let source = Box::new(folders.of_shard(*shard));
+                let started = parts.start(Kind::Other, jobs(*shard), source, (&stop, &agents));
+                running.extend(started);
+            }
+        }
+        agents.send_replace(1 + shards_running.len() as u64);
+        tokio::select! {
+            () = &mut *shutdown => break None,
+            Ok(()) = others.changed() => wanted = others.borrow_and_update().clone(),
+            Some(ended) = running.join_next() => match ended {
+                Ok(Ended::Divided(shards)) => break Some(shards),
+                Ok(Ended::Idle(shard)) => {
+                    shards_running.remove(&shard);
+                    wanted.remove(&shard);
+                }
+                // All agents end together, or panicked.
+                Ok(Ended::Stopped) | Err(_) => break None,
+            },
+        }
+    };
+    stop.cancel();
+    while running.join_next().await.is_some() {}
+    for shard in shards_running {
+        parts.published.forget(Some(shard));
+    }
+    divided
+}
+
+/// The folder of the spool of a shard; none is the only one.
+fn spool_of(folder: &Path, jobs: Option<JobsShard>) -> PathBuf {
+    let name = |JobsShard { shard, shards }| format!("shard-{shard}-of-{shards}");
+    jobs.map_or(folder.to_path_buf(), |jobs| folder.join(name(jobs)))
+}
+
+/// The parts of all jobs; one without a name where there is one.
+fn all(shards: u16) -> Vec<Option<JobsShard>> {
+    match shards {
+        0 | 1 => vec![None],
+        shards => (0..shards).map(|shard| Some(JobsShard { shard, shards })).collect(),
+    }
+}
+
+impl Parts {
+    /// The shards with a spool that an earlier process may have left records in.
+    fn shards_with_spool(&self, shards: u16) -> Vec<u16> {
+        let Some(folder) = self.config.spool() else { return Vec::new() };
+        let kept = all(shards).into_iter().flatten();
+        let kept = kept.filter(|jobs| spool_of(folder, Some(*jobs)).is_dir());
+        kept.map(|jobs| jobs.shard).collect()
+    }
+
+    /// Moves what the spools keep to those of another division of the jobs, and keeps the number of
+    /// shards for the next start, which may find no coordinator.
+    pub(crate) fn divide(&self, before: u16, shards: u16) {
+        let Some(folder) = self.config.spool() else { return };
+        let mut spools = BTreeMap::new();
+        for old in all(before).into_iter().map(|jobs| spool_of(folder, jobs)) {
+            let Some(spool) = old.is_dir().then(|| self.spool(&old)).flatten() else { continue };
+            let kept: BTreeSet<String> = spool.ups().map(|up| up.job.clone()).collect();
+            for shard in kept.iter().map(|job| shard_of(job, shards)) {
+                let jobs = all(shards).get(usize::from(shard)).copied().flatten();
+                if !spools.contains_key(&shard)
+                    && let Some(of_shard) = self.spool(&spool_of(folder, jobs))
+                {
+                    spools.insert(shard, of_shard);
+                }
+            }
+            spool.divide(shards, &mut spools);
+            if old != *folder {
+                // An empty folder does no harm.
+                let _ = fs::remove_dir_all(&old);
+            }
+        }
+        let text = format!("{shards}\n");
+        if let Err(error) = write_synced(&RealDisk::new(folder), SHARDS, text.as_bytes()) {
+            tracing::warn!("the number of shards cannot be kept in {}: {error}", folder.display());
+        }
+    }
+}
