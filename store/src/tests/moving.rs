@@ -1,7 +1,7 @@
 //! Stores of folders that are moved into a cluster, and checks of a cluster without owning it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use memtape_bucket::{Fault, Rule, Server};
@@ -299,16 +299,19 @@ fn a_doctor_sees_the_cluster_its_owner_and_the_time_of_a_request() {
     assert_eq!(found.cluster.unwrap().shards, 1);
     assert!(found.round_trip >= delay, "{:?}", found.round_trip);
     rig.server.clear_faults();
-    // A takeover takes as many requests as the doctor says, about.
+    // A takeover takes as long as so many requests in a row; others are sent beside them.
     let bucket = rig.bucket("doctor");
     let take = || rig.runtime.block_on(Shard::take(&bucket, SHARD, None, PATIENCE)).unwrap();
     drop(take());
-    let before = rig.server.requests();
+    rig.server.add_rule(Rule::of("doctor", Fault::Slow(delay)));
+    let (begun, before) = (Instant::now(), rig.server.requests());
     let shard = take();
-    let requests = rig.server.requests() - before;
+    let (took, requests) = (begun.elapsed(), rig.server.requests() - before);
     drop(shard);
-    println!("a takeover takes {requests} requests");
-    assert!(requests.abs_diff(OPENING_REQUESTS.into()) <= 9, "{requests}");
+    println!("a takeover takes {requests} requests and {took:?}, with {delay:?} each");
+    assert!((OPENING_REQUESTS.into()..=2 * u64::from(OPENING_REQUESTS)).contains(&requests));
+    assert!(took >= delay * OPENING_REQUESTS * 2 / 3, "{took:?}");
+    rig.server.clear_faults();
     rig.server.set_conditions(memtape_bucket::Conditions::Ignored);
     assert!(looked().unwrap().conditions.is_err());
 }

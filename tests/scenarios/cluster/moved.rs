@@ -107,15 +107,15 @@ fn a_store_is_moved_into_a_bucket_however_often_the_move_is_killed() {
     assert!(doctor(&rig)[0]["found"].as_str().is_some_and(|it| it.ends_with("makes a cluster")));
 
     // Each request takes a while, so that kills meet every part of a move.
-    rig.server.add_rule(Rule::of("", Fault::Slow(Duration::from_millis(30))));
+    rig.server.add_rule(Rule::of("", Fault::Slow(Duration::from_millis(50))));
     let seed = std::process::id();
     println!("seed {seed}");
     let mut random = u64::from(seed);
     let mut killed = 0;
     for kill in 0..KILLS {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        // A move has more than 40 requests in a row: every second kill meets it for sure.
-        let range = if kill % 2 == 0 { 1_000 } else { 4_000 };
+        // A move has more than 50 requests in a row: all kills but the last one meet it.
+        let range = if kill + 1 < KILLS { 2_500 } else { 8_000 };
         let after = Duration::from_millis((random >> 33) % range);
         let mut moving = Process::start(&mut rig.command(&["store", "move", &data, URL]));
         match moving.ended_within(after) {
