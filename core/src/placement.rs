@@ -7,10 +7,14 @@
 //! whose version stays the same for [`HINT_LASTS_NS`] was left by its owner. No two machines
 //! compare clocks, and a wrong decision costs a takeover, never a record: the fence of the shard
 //! decides who owns it. Where the hint lies is not known here.
+//!
+//! And whether an owner may still act: on a proof of its ownership that it began shortly before.
 
 use alloc::string::String;
 
 use serde::{Deserialize, Serialize};
+
+use crate::limits::ACTION_PROOF_SECONDS_MAX;
 
 /// Most shards of a cluster.
 pub const SHARDS_MAX: u16 = 64;
@@ -88,6 +92,25 @@ impl HintWatch {
     }
 }
 
+/// A proof that this process owned its store at some time after the proof was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    begun_ns: u64,
+}
+
+impl Proof {
+    /// The proof that was begun at this time, on a clock that goes on while the process is stopped.
+    pub fn new(begun_ns: u64) -> Self {
+        Self { begun_ns }
+    }
+
+    /// May a request that rests on the proof begin now? Not later: the process may have been
+    /// stopped, and the store be another's.
+    pub fn holds(self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.begun_ns) <= ACTION_PROOF_SECONDS_MAX * 1_000_000_000
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +159,14 @@ mod tests {
         assert!(watch.may_claim(left_ns + HINT_LASTS_NS, Some("last")));
         watch.missed();
         assert!(!watch.may_claim(left_ns + HINT_LASTS_NS, Some("last")), "it begins again");
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_time_and_less_than_a_hint() {
+        let lasts_ns = ACTION_PROOF_SECONDS_MAX * 1_000_000_000;
+        assert!(lasts_ns < HINT_LASTS_NS);
+        let proof = Proof::new(7);
+        assert!(proof.holds(7) && proof.holds(7 + lasts_ns));
+        assert!(!proof.holds(8 + lasts_ns) && !proof.holds(u64::MAX));
     }
 }

@@ -14,7 +14,8 @@ thread_local! {
 }
 
 /// Returns the present time. The monotonic time starts at the Unix time of the process's first
-/// reading, so that times of an earlier process can be placed on it.
+/// reading, so that times of an earlier process can be placed on it. It goes on while the process
+/// is stopped (`CLOCK_MONOTONIC`), and stands while the machine is suspended.
 pub fn now() -> Now {
     static START: OnceLock<(Instant, i64)> = OnceLock::new();
     if let Some(now) = SET.get() {

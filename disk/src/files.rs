@@ -95,6 +95,12 @@ pub trait Held: Debug + Send + Sync {
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
+
+    /// Fails unless the lock was held at some time after the call began. Costs a write where another
+    /// machine could have taken it. Blocks.
+    fn prove(&self) -> io::Result<()> {
+        self.check()
+    }
 }
 
 /// An entry of a folder.

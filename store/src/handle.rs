@@ -24,7 +24,7 @@ use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::{index, segments};
 use crate::writer::point::{Pin, Point, Taken};
-use crate::writer::shared::{Closed, Done, Health, Shared};
+use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
 use crate::writer::thread::{self, Job, Writer};
 use crate::writer::turns::Turns;
 use memtape_disk::clock;
@@ -153,6 +153,12 @@ impl Store {
     /// Takes finished steps; `done` is called when they survive the death of this process.
     pub fn steps(&self, batch: Vec<(Source, Vec<StepRecord>)>, done: Done) {
         self.send(Job::Steps { batch, done });
+    }
+
+    /// Proves that this process still owns the store; `proved` is called from another thread. A
+    /// request that rests on the proof asks it, right before it begins, whether it still holds.
+    pub fn prove(&self, proved: Proved) {
+        self.send(Job::Prove { proved });
     }
 
     /// Deletes the steps of an attempt.

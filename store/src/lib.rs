@@ -53,4 +53,4 @@ pub use steps::block;
 pub use steps::packer::{Found, StepLimits};
 pub use steps::segments::stretch;
 pub use writer::point::Point;
-pub use writer::shared::{Done, Health};
+pub use writer::shared::{Done, Health, Proved};

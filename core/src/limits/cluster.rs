@@ -298,6 +298,15 @@ limits! {
         "An answer of the API server of Kubernetes",
         "it is not read, and nothing is restarted",
         "the list of actions";
+    ACTION_PROOF_SECONDS_MAX: u64 = 2, Seconds, "coordinator",
+        "Time from the begin of a proof that the coordinator owns its store to the request to a \
+         target or an agent that rests on it",
+        "a target is not asked before another proof; an agent is not asked",
+        "`memtape_losses_total{reason=\"agent_not_asked\"}`";
+    ACTION_PROOFS_MAX: usize = 3, Count, "coordinator",
+        "Proofs for one request to a target that take longer than that",
+        "the action is refused",
+        "the list of actions";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Decisions about jobs and nodes that are remembered",
         "of the node, and there of the owner, that has most, the oldest that no budget counts is \

@@ -24,7 +24,7 @@ use memtape_disk::tree::{Change, Tree};
 use tokio::runtime::Handle;
 
 use crate::cluster::reader::ShardReader;
-use crate::cluster::shard::{DurableWatch, Level, Shard, ShardError, UNFLUSHED_BYTES_MAX};
+use crate::cluster::shard::{Level, Shard, ShardError, UNFLUSHED_BYTES_MAX};
 
 /// Largest chunk, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -342,7 +342,9 @@ impl Disk for ShardDisk {
 
     fn lock(&self, _: &str) -> io::Result<Box<dyn Held>> {
         match &self.0.rows {
-            Rows::Owned(shard) => Ok(Box::new(Owned(shard.durable()))),
+            Rows::Owned(shard) => {
+                Ok(Box::new(Owned { disk: self.0.clone(), shard: shard.clone() }))
+            }
             Rows::Read(_) => Err(ErrorKind::ReadOnlyFilesystem.into()),
         }
     }
@@ -510,11 +512,18 @@ impl DiskFile for ShardFile {
 
 /// The ownership of the shard, in place of a lock.
 #[derive(Debug)]
-struct Owned(DurableWatch);
+struct Owned {
+    disk: Arc<Inner>,
+    shard: Arc<Shard>,
+}
 
 impl Held for Owned {
     fn check(&self) -> io::Result<()> {
-        self.0.now().end.map_or(Ok(()), |end| Err(error(end)))
+        self.shard.durable().now().end.map_or(Ok(()), |end| Err(error(end)))
+    }
+
+    fn prove(&self) -> io::Result<()> {
+        self.disk.wait(self.shard.prove())
     }
 }
 

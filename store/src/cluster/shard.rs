@@ -177,9 +177,7 @@ impl Shard {
         if before.is_some_and(|row| row.is_err() || row.is_ok_and(|before| before >= epoch.0)) {
             return Err(ShardError::Damaged);
         }
-        let row = Change { key: EPOCH_KEY.to_vec(), value: Some(epoch.0.to_be_bytes().to_vec()) };
-        owned.write([row]).await?;
-        owned.settle().await?;
+        owned.prove().await?;
         Ok(owned)
     }
 
@@ -214,13 +212,23 @@ impl Shard {
         Ok(Position(written.seqnum()))
     }
 
-    /// Makes durable what was queued before. Success proves that this ownership had the shard at
-    /// some time after the call began.
+    /// Makes durable what was queued before. Asks the bucket for nothing where nothing was.
     ///
     /// # Errors
     /// The ownership has ended. Waits without end while the bucket is away.
     pub async fn settle(&self) -> Result<(), ShardError> {
         self.db.flush().await.map_err(|error| of(&error))
+    }
+
+    /// Proves that this ownership had the shard at some time after the call began: writes the row
+    /// with the epoch through the fence.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub async fn prove(&self) -> Result<(), ShardError> {
+        let epoch = self.epoch.0.to_be_bytes().to_vec();
+        self.write([Change { key: EPOCH_KEY.to_vec(), value: Some(epoch) }]).await?;
+        self.settle().await
     }
 
     /// What is durable, and its changes.

@@ -127,6 +127,17 @@ async fn an_owner_that_was_replaced_makes_nothing_durable() {
     assert_eq!(keys(&take(&server, "c", None).await.unwrap()).await, expected);
 }
 
+/// Nothing was written since the last flush, so that another flush would ask the bucket for nothing.
+#[tokio::test]
+async fn an_idle_owner_that_was_replaced_proves_nothing() {
+    let server = Server::start().await;
+    let zombie = take(&server, "a", None).await.unwrap();
+    zombie.prove().await.unwrap();
+    let owner = take(&server, "b", Some(zombie.epoch())).await.unwrap();
+    assert_eq!(zombie.prove().await, Err(ShardError::Taken));
+    owner.prove().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_shard_is_not_taken_from_an_unknown_owner() {
     let server = Server::start().await;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtape_bucket::{Fault, Rule, Server};
+use memtape_core::placement::Proof;
+use memtape_disk::clock;
 use memtape_disk::files::{Disk, read_all};
 use memtape_disk::real::RealDisk;
 use object_store::RetryConfig;
@@ -16,7 +18,7 @@ use tokio::runtime::Runtime;
 use crate::bucket::Bucket;
 use crate::cluster::disk::ShardDisk;
 use crate::cluster::shard::{Shard, ShardId};
-use crate::error::Kind;
+use crate::error::{Kind, Result};
 use crate::handle::{Store, Unready};
 use crate::tests::fixtures::{close, flush, incident, incidents, read_steps, steps, write};
 
@@ -201,6 +203,29 @@ fn a_store_whose_shard_was_taken_acknowledges_nothing() {
     write(&owner, |changes| changes.put(&incident("inc-1", "kept")));
     drop((zombie, owner));
     assert_eq!(cluster.store().1, ["inc-0", "inc-1"]);
+}
+
+/// The proof of a store that it is still owned.
+fn proof(store: &Store) -> Result<Proof> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    store.prove(Box::new(move |proof| sender.send(proof).unwrap()));
+    receiver.recv_timeout(PATIENCE).unwrap()
+}
+
+#[test]
+fn a_store_whose_shard_was_taken_proves_nothing() {
+    let cluster = Cluster::new();
+    let (zombie, _) = cluster.store();
+    let before_ns = clock::now().mono_ns;
+    let proved = proof(&zombie).unwrap();
+    assert!(proved.holds(before_ns) && !proved.holds(u64::MAX));
+    let (owner, _) = cluster.store();
+    let why = proof(&zombie).unwrap_err();
+    assert_eq!(
+        (why.kind, why.to_string().as_str()),
+        (Kind::Locked, "another coordinator owns the shard")
+    );
+    proof(&owner).unwrap();
 }
 
 #[test]

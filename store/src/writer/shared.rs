@@ -9,10 +9,14 @@ use crate::clock::StoreClock;
 use crate::inventory::Inventory;
 use crate::last_errors::LastErrors;
 use crate::steps::packer::{OpenSteps, Reader, StepLimits};
+use memtape_core::placement::Proof;
 use memtape_disk::files::Held;
 
 /// Callback at the end of a write.
 pub type Done = Box<dyn FnOnce(crate::error::Result<()>) + Send>;
+
+/// Callback that gets the proof of ownership, or why there is none.
+pub type Proved = Box<dyn FnOnce(crate::error::Result<Proof>) + Send>;
 
 #[derive(Debug)]
 pub(crate) struct Shared {

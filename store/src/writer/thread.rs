@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use memtape_core::limits::CHANGES_WAITING_MAX;
+use memtape_core::placement::Proof;
 
 use crate::clock::{ClockWatch, Jump};
 use crate::encoding::Changes;
@@ -24,7 +25,7 @@ use crate::records::{Source, StepRecord};
 use crate::recovery::losses;
 use crate::steps::packer::{StepLimits, Steps};
 use crate::writer::point::{Pin, Point, Taken};
-use crate::writer::shared::{Done, Shared};
+use crate::writer::shared::{Done, Proved, Shared};
 use memtape_disk::clock::{self, Now};
 use memtape_disk::tree::Change;
 
@@ -54,6 +55,8 @@ pub(crate) enum Job {
     Write { changes: Vec<Change>, done: Done, is_kept: bool },
     /// Take finished steps.
     Steps { batch: Vec<(Source, Vec<StepRecord>)>, done: Done },
+    /// Prove that the store is still owned.
+    Prove { proved: Proved },
     /// Delete the steps of an attempt.
     Forget { serial: u32 },
     /// Pack and sync everything.
@@ -68,7 +71,9 @@ impl Job {
         match self {
             Self::Write { changes, .. } => (changes.len() as u64, 0),
             Self::Steps { batch, .. } => (0, batch.iter().map(|(_, rows)| rows.len() as u64).sum()),
-            Self::Forget { .. } | Self::Flush { .. } | Self::Point { .. } => (0, 0),
+            Self::Prove { .. } | Self::Forget { .. } | Self::Flush { .. } | Self::Point { .. } => {
+                (0, 0)
+            }
         }
     }
 }
@@ -182,7 +187,7 @@ impl Writer {
 
     /// Does a job with the jobs waiting behind it, as many as fit in a group.
     fn group(&mut self, first: Option<Job>, jobs: &Receiver<Job>) {
-        let (mut groups, mut next, mut size) = (Vec::new(), first, 0);
+        let (mut groups, mut proofs, mut next, mut size) = (Vec::new(), Vec::new(), first, 0);
         while let Some(job) = next {
             let (changes, steps) = job.sizes();
             size += 1 + changes + steps;
@@ -192,6 +197,7 @@ impl Writer {
                 Job::Write { changes, done, is_kept } => {
                     groups.push(Group { changes, done, is_kept });
                 }
+                Job::Prove { proved } => proofs.push(proved),
                 other => {
                     self.commit(std::mem::take(&mut groups));
                     self.other(other);
@@ -200,6 +206,16 @@ impl Writer {
             next = if size < GROUP_MAX { jobs.try_recv().ok() } else { None };
         }
         self.commit(groups);
+        if !proofs.is_empty() {
+            self.prove(proofs);
+        }
+    }
+
+    /// Proves once, for all who wait for it, that the store is still owned.
+    fn prove(&self, waiting: Vec<Proved>) {
+        let proof = Proof::new(clock::now().mono_ns);
+        let is_owned = self.shared.lock.prove().map_err(Error::from);
+        waiting.into_iter().for_each(|proved| proved(is_owned.clone().map(|()| proof)));
     }
 
     fn other(&mut self, job: Job) {
@@ -207,7 +223,7 @@ impl Writer {
         let Shared { open, health, .. } = &*shared;
         let (_, rows) = job.sizes();
         match job {
-            Job::Write { .. } => {}
+            Job::Write { .. } | Job::Prove { .. } => {}
             Job::Steps { batch, done } if !open.admits(&batch) => {
                 health.steps_given_up.fetch_add(rows, Relaxed);
                 self.pack_soon();
