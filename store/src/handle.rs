@@ -130,7 +130,8 @@ impl Store {
         url: &str,
         settings: Vec<(String, String)>,
     ) -> Result<()> {
-        let remote = Remote::connect(url, self.id(), settings).await?;
+        let owned = (self.id(), Arc::downgrade(&self.shared.lock));
+        let remote = Remote::connect(url, owned, settings).await?;
         let (disk, noted) = (self.shared.reader.disk.clone(), url.to_string());
         let set =
             blocking(&*self.shared.reader.disk, move || format::set_snapshots_url(&*disk, &noted));
@@ -339,7 +340,7 @@ fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
         id: format::read(&**disk).map(|format| format.id).unwrap_or_default(),
         inventory: parts.inventory,
         backups: AtomicU64::new(0),
-        lock: parts.lock,
+        lock: Arc::from(parts.lock),
         closed: Closed::default(),
     });
     let set_back = watch.set_back(now);

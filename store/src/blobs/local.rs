@@ -132,7 +132,7 @@ impl Blobs {
 
     /// Removes the blobs that have no use any more; true when there were any. Blocks.
     pub fn remove_released(&self) -> bool {
-        let mut any = false;
+        let (mut any, mut proof) = (false, None);
         while let Some(hash) = self.next_released() {
             any = true;
             // What cannot be removed is swept at the next start.
@@ -141,7 +141,8 @@ impl Blobs {
             match self.remote.get() {
                 Some(remote) if !is_here => {
                     let blobs = self.clone();
-                    remote.remove(snapshot, move || blobs.removed(&hash));
+                    let proof = *proof.get_or_insert_with(|| remote.prove());
+                    remote.remove(snapshot, proof, move || blobs.removed(&hash));
                 }
                 _ => self.removed(&hash),
             }
@@ -234,13 +235,16 @@ impl Blobs {
                 return false;
             }
         };
+        // After the list: no other owner can have stored what is on it.
+        let proving = remote.clone();
+        let proof = blocking(&*self.disk, move || Ok(proving.prove())).await.ok().flatten();
         for hash in found {
             if self.lock().of.contains_key(hash.as_bytes()) {
                 lost.remove(hash.as_bytes());
                 swept.kept += 1;
-            } else {
+            } else if proof.is_some() {
                 swept.removed += 1;
-                remote.remove(hash, || {});
+                remote.remove(hash, proof, || {});
             }
         }
         true

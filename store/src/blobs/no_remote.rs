@@ -2,6 +2,7 @@
 //! settings refuse one.
 
 use bytes::Bytes;
+use memtape_core::placement::Proof;
 
 use crate::blobs::reading::Objects;
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 pub enum Remote {}
 
 impl Remote {
-    pub(crate) async fn connect(url: &str, _: &str, _: Vec<(String, String)>) -> Result<Self> {
+    pub(crate) async fn connect<T>(url: &str, _: T, _: Vec<(String, String)>) -> Result<Self> {
         Err(Error::foreign(format!("{url:?} needs memtape with the feature s3")))
     }
 
@@ -23,7 +24,11 @@ impl Remote {
         match *self {}
     }
 
-    pub(crate) fn remove(&self, _: blake3::Hash, _: impl FnOnce() + Send + 'static) {
+    pub(crate) fn prove(&self) -> Option<Proof> {
+        match *self {}
+    }
+
+    pub(crate) fn remove<T>(&self, _: blake3::Hash, _: Option<Proof>, _: T) {
         match *self {}
     }
 

@@ -4,11 +4,15 @@
 //! A snapshot counts as stored when the server has confirmed it; a server that answers with an
 //! error, or not at all, is asked again for a while. What nothing refers to is removed at a start,
 //! so two coordinators must never share a prefix: an object named `memtape-store` names its store.
+//! Of a cluster, only the owner of the store removes: what another one refers to it does not know.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use memtape_core::placement::Proof;
+use memtape_disk::clock;
+use memtape_disk::files::Held;
 use object_store::path::Path;
 use object_store::{
     BackoffConfig, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, RetryConfig,
@@ -36,19 +40,25 @@ const CHECK_TIME: Duration = Duration::from_secs(20);
 pub struct Remote {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
+    /// Lock of the store, while the store is open; none where nothing is removed.
+    lock: Option<Weak<dyn Held>>,
     /// Runtime for removals, which a thread without a runtime orders.
     runtime: Handle,
 }
 
 impl Remote {
     /// Connects, and checks that the prefix can be written and is the store's own.
-    pub async fn connect(url: &str, owner: &str, settings: Vec<(String, String)>) -> Result<Self> {
+    pub async fn connect(
+        url: &str,
+        (owner, lock): (&str, Weak<dyn Held>),
+        settings: Vec<(String, String)>,
+    ) -> Result<Self> {
         let retry = RetryConfig {
             max_retries: RETRIES_MAX,
             retry_timeout: RETRY_TIME,
             backoff: BackoffConfig::default(),
         };
-        let remote = Self::at(Bucket::new(url, settings, retry)?);
+        let remote = Self { lock: Some(lock), ..Self::at(Bucket::new(url, settings, retry)?) };
         let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
         claimed.map_err(|_| {
             Error::io(format!(
@@ -60,7 +70,7 @@ impl Remote {
 
     /// The snapshots at a prefix, which is not claimed.
     pub(crate) fn at(Bucket { objects, prefix, .. }: Bucket) -> Self {
-        Self { objects, prefix, runtime: Handle::current() }
+        Self { objects, prefix, lock: None, runtime: Handle::current() }
     }
 
     /// Writes down whose prefix it is, unless that is known.
@@ -134,11 +144,26 @@ impl Remote {
         Ok(Some((bytes, hasher.finalize())))
     }
 
-    /// Removes a snapshot in the background, and calls `done` then, whether or not it could be.
-    pub fn remove(&self, hash: blake3::Hash, done: impl FnOnce() + Send + 'static) {
+    /// Proves that the store is still owned; none if it is not. Blocks.
+    pub fn prove(&self) -> Option<Proof> {
+        let proof = Proof::new(clock::now().mono_ns);
+        self.lock.as_ref()?.upgrade()?.prove().ok().map(|()| proof)
+    }
+
+    /// Removes a snapshot in the background, if the proof still holds, and calls `done` then,
+    /// whether or not it could be.
+    pub fn remove(
+        &self,
+        hash: blake3::Hash,
+        proof: Option<Proof>,
+        done: impl FnOnce() + Send + 'static,
+    ) {
         let remote = self.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = remote.objects.delete(&remote.path(hash)).await {
+            let is_owned = proof.is_some_and(|proof| proof.holds(clock::now().mono_ns));
+            if !is_owned {
+                tracing::warn!("a snapshot is not removed: the store may be another coordinator's");
+            } else if let Err(error) = remote.objects.delete(&remote.path(hash)).await {
                 tracing::warn!("a snapshot cannot be removed: {}", Error::from(error));
             }
             done();

@@ -127,7 +127,7 @@ async fn an_owner_that_was_replaced_makes_nothing_durable() {
     assert_eq!(keys(&take(&server, "c", None).await.unwrap()).await, expected);
 }
 
-/// Nothing was written since the last flush, so that another flush would ask the bucket for nothing.
+/// Nothing was written since the last flush: another flush would ask the bucket for nothing.
 #[tokio::test]
 async fn an_idle_owner_that_was_replaced_proves_nothing() {
     let server = Server::start().await;

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memtape_bucket::{Fault, Rule, Server};
 use memtape_core::placement::Proof;
@@ -226,6 +226,46 @@ fn a_store_whose_shard_was_taken_proves_nothing() {
         (Kind::Locked, "another coordinator owns the shard")
     );
     proof(&owner).unwrap();
+}
+
+#[test]
+fn a_store_whose_shard_was_taken_removes_no_snapshot() {
+    let cluster = Cluster::new();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = cluster.runtime.block_on(Server::start());
+    let store = |client| {
+        let (store, _) = cluster.store();
+        let url = "s3://bucket/snapshots";
+        let kept = store.keep_snapshots_with(url, server.settings(client));
+        cluster.runtime.block_on(kept).unwrap();
+        store
+    };
+    let zombie = store("a");
+    let put = |store: &Store, bytes: &'static [u8]| {
+        let hash = blake3::hash(bytes);
+        cluster.runtime.block_on(store.blobs().put(hash, bytes.into())).unwrap();
+        hash
+    };
+    let of_both = put(&zombie, b"of both");
+    let owner = store("b");
+    put(&owner, b"of both");
+    put(&owner, b"of the owner");
+    let keys = server.keys();
+    zombie.blobs().release(of_both);
+    let begin = Instant::now();
+    while zombie.blobs().used_bytes() > 0 {
+        assert!(begin.elapsed() < PATIENCE, "its writer does not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let swept = cluster.runtime.block_on(zombie.blobs().sweep());
+    assert_eq!(swept.removed, 0);
+    assert_eq!(server.keys(), keys);
+    // The owner may.
+    owner.blobs().release(of_both);
+    while server.keys().len() == keys.len() {
+        assert!(begin.elapsed() < PATIENCE, "it was not removed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Backups that are being made: no file of steps and no snapshot goes meanwhile.
     pub backups: AtomicU64,
     /// Lock of the folder. Declared after the catalogue, so that it is released last.
-    pub lock: Box<dyn Held>,
+    pub lock: Arc<dyn Held>,
     pub closed: Closed,
 }
 
