@@ -28,7 +28,7 @@ use memtape_store::{Changes, Store};
 /// The actions that an earlier process left, by name, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// Restarts whose targets were being asked, until the targets report.
+    /// Restarts whose targets were being asked, or finished what was left, until they report.
     interrupted: Vec<String>,
     /// Actions that go on.
     waiting: Vec<String>,
@@ -42,8 +42,10 @@ impl Left {
         let mut left = Self { since_ns: now.mono_ns, ..Self::default() };
         for action in actions {
             // Signals go through agents, which send each once.
-            let has_target = action.target != TargetKind::Signal;
-            if action.outcome == Outcome::Running && has_target {
+            let has_target = !matches!(action.target, TargetKind::Signal | TargetKind::Ranks);
+            // An earlier process was killed while the target finished it.
+            let is_unfinished = action.outcome == Outcome::Interrupted && action.verdict.is_none();
+            if (action.outcome == Outcome::Running || is_unfinished) && has_target {
                 left.interrupted.push(action.id.clone());
                 let event = Event::Restored { acts_once: false };
                 action.handle(observing::now_ns(clock, now), event);

@@ -1,5 +1,6 @@
 //! The knowledge of a restarted coordinator about earlier restarts.
 
+use memtape_core::action::{Verdict, Why};
 use memtape_core::diagnosis::{Class, RestartAnswer};
 use memtape_core::identity::owner::Owner;
 use memtape_core::policy::rule::Rule;
@@ -29,10 +30,14 @@ fn record(id: usize, job: &str, wall_s: i64, outcome: Outcome) -> Action {
 }
 
 fn restored(records: Vec<Action>) -> Actions {
+    restored_with(None, records)
+}
+
+fn restored_with(command: Option<String>, records: Vec<Action>) -> Actions {
     let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
     let rest = Rule { mode: Mode::Act, ..Rule::default() };
     let policy = Settings { rest, ..Settings::default() };
-    let config = RestartConfig { policy, ..RestartConfig::default() };
+    let config = RestartConfig { policy, command, ..RestartConfig::default() };
     Actions::restore(NOW, &config, 1_000_000_000, records, &store)
 }
 
@@ -99,6 +104,26 @@ fn budgets_outlive_the_coordinator() {
     let spent = "did nothing: the budget of the owner is spent: 5 restarts";
     check_of(&actions, "other", 1000, spent);
     check_of(&actions, "other", 1001, "restart");
+}
+
+/// The coordinator may be killed again, or replaced, while a target finishes what was left.
+#[test]
+fn what_was_left_half_done_is_finished_after_any_number_of_kills() {
+    let of = |id: usize, target, outcome| Action { target, ..record(id, "job", 99_990, outcome) };
+    let judged = Some(Verdict::Unknown(Why::NotMeasuredInside { steps: 20 }));
+    let records = vec![
+        of(1, TargetKind::Command, Outcome::Running),
+        of(2, TargetKind::Command, Outcome::Interrupted),
+        Action { verdict: judged, ..of(3, TargetKind::Command, Outcome::Interrupted) },
+        of(4, TargetKind::Ranks, Outcome::Interrupted),
+        of(5, TargetKind::Command, refused()),
+    ];
+    let mut actions = restored_with(Some("true".to_string()), records);
+    let ids = actions.take_left().into_iter().map(|work| match work {
+        Work::Resume { order, .. } => order.action,
+        other => panic!("{other:?}"),
+    });
+    assert!(ids.eq(["act-0000001", "act-0000002"]));
 }
 
 /// An agent proves its node alone: what it makes up leaves the owner's jobs elsewhere a half.
