@@ -7,6 +7,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Method, Request};
+use tokio::sync::Notify;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,6 +23,9 @@ pub enum Fault {
     Denied,
     /// The request is carried out, and the connection closed before the answer.
     AnswerLost,
+    /// The request is carried out. The answer is held back until the rules are cleared, if the
+    /// object contains this text then.
+    Held(&'static str),
     /// The request waits so long, and is carried out then.
     Slow(Duration),
     /// No answer, as in a partition; nothing is written.
@@ -58,7 +62,10 @@ impl Rule {
 
 /// The ordered faults.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Mutex<Ordered>);
+pub(crate) struct Faults {
+    ordered: Mutex<Ordered>,
+    cleared: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Ordered {
@@ -68,6 +75,8 @@ struct Ordered {
     requests: u64,
     /// Requests that rules were for, by which percentages are spread evenly.
     ruled: u64,
+    /// Answers that are held back.
+    held: usize,
 }
 
 impl Faults {
@@ -101,11 +110,24 @@ impl Faults {
 
     /// Forgets rules, and faults that did not happen yet; returns the number of these.
     pub(crate) fn clear(&self) -> usize {
-        std::mem::take(&mut *self.lock()).next.len()
+        let ordered = std::mem::take(&mut *self.lock());
+        self.cleared.notify_waiters();
+        ordered.next.len()
+    }
+
+    /// Waits until the rules are cleared.
+    pub(crate) async fn hold(&self) {
+        let cleared = self.cleared.notified();
+        self.lock().held += 1;
+        cleared.await;
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.lock().held
     }
 
     fn lock(&self) -> MutexGuard<'_, Ordered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ordered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -58,7 +58,8 @@ impl Server {
         let mut builder = S3ServiceBuilder::new(objects.clone());
         builder.set_auth(AnyKey);
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, builder.build(), faults.clone()));
+        let handled = (builder.build(), objects.clone(), faults.clone());
+        tasks.spawn(serve(listener, handled));
         Self { address, objects, faults, _tasks: tasks }
     }
 
@@ -104,6 +105,11 @@ impl Server {
         self.faults.add(rule);
     }
 
+    /// Number of answers that are held back.
+    pub fn held(&self) -> usize {
+        self.faults.held()
+    }
+
     /// Sets what happens to conditions of PUTs.
     pub fn set_conditions(&self, conditions: Conditions) {
         self.objects.set_conditions(conditions);
@@ -120,12 +126,15 @@ impl Server {
     }
 }
 
+/// What a request is answered by.
+type Handled = (S3Service, Objects, Arc<Faults>);
+
 /// Accepts connections until the task is cancelled, which cancels the connections as well.
-async fn serve(listener: TcpListener, s3: S3Service, faults: Arc<Faults>) {
+async fn serve(listener: TcpListener, by: Handled) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (s3, faults) = (s3.clone(), faults.clone());
-        let service = service_fn(move |request| answer(s3.clone(), faults.clone(), request));
+        let by = by.clone();
+        let service = service_fn(move |request| answer(by.clone(), request));
         connections.spawn(async move {
             let builder = Builder::new(TokioExecutor::new());
             // A fault ends the connection with an error.
@@ -136,11 +145,11 @@ async fn serve(listener: TcpListener, s3: S3Service, faults: Arc<Faults>) {
 
 /// Answers a request, or lets its fault happen; an error closes the connection.
 async fn answer(
-    s3: S3Service,
-    faults: Arc<Faults>,
+    (s3, objects, faults): Handled,
     request: Request<Incoming>,
 ) -> Result<Response<s3s::Body>, Closed> {
     let fault = faults.of(&request);
+    let path = request.uri().path().to_string();
     match fault {
         Some(Fault::Closed { body_bytes }) => {
             faults::read(request.into_body(), body_bytes).await;
@@ -154,10 +163,15 @@ async fn answer(
         }
         Some(Fault::Silent) => std::future::pending().await,
         Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
-        Some(Fault::AnswerLost) | None => {}
+        Some(Fault::AnswerLost | Fault::Held(_)) | None => {}
     }
     let answered = s3.call(request.map(s3s::Body::from)).await.map_err(|_| Closed)?;
-    if fault == Some(Fault::AnswerLost) { Err(Closed) } else { Ok(answered) }
+    match fault {
+        Some(Fault::AnswerLost) => return Err(Closed),
+        Some(Fault::Held(text)) if objects.has_text(&path, text) => faults.hold().await,
+        _ => {}
+    }
+    Ok(answered)
 }
 
 async fn refuse(request: Request<Incoming>, status: StatusCode, code: &str) -> Response<s3s::Body> {

@@ -76,6 +76,14 @@ impl Objects {
         self.lock().conditions = conditions;
     }
 
+    /// Does the object at this path of a URL contain a text?
+    pub(crate) fn has_text(&self, path: &str, text: &str) -> bool {
+        let key = path.strip_prefix(&format!("/{BUCKET}/"));
+        let stored = self.lock();
+        let kept = key.and_then(|key| stored.by_key.get(key));
+        kept.is_some_and(|kept| kept.body.windows(text.len()).any(|part| part == text.as_bytes()))
+    }
+
     /// Flips a bit in the middle of an object; false if there is none of this key.
     pub(crate) fn damage(&self, key: &str) -> bool {
         let mut stored = self.lock();
