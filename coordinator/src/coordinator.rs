@@ -19,7 +19,7 @@ use tonic::Status;
 use crate::access::audit::{self, Audit};
 use crate::config::Config;
 use crate::ingest::event::Event;
-use crate::ingest::streams::{StreamId, Streams, ToAgent};
+use crate::ingest::streams::{StreamId, Streams, ToAgent, Unsent};
 use crate::ingest::wire::{self, Outgoing};
 use crate::state::actions::Actions;
 use crate::state::captures::{CaptureState, Captures};
@@ -34,7 +34,7 @@ use crate::state::messages::{Hello, Incoming};
 use crate::state::restored::Restored;
 use crate::state::view::View;
 use crate::telemetry::export::Telemetry;
-use memtape_disk::clock::Now;
+use memtape_disk::clock::{self, Now};
 use memtape_store::Done;
 use memtape_store::{Changes, Store};
 
@@ -142,6 +142,7 @@ impl Coordinator {
                 self.said(stream, *message, share)
             }
             Event::Gone { stream, turn: _turn } => self.gone(stream),
+            Event::Unsent(unsent) => self.unsent(unsent),
             Event::UploadBegun { capture, tape_id, nodes, reply, turn: _turn } => {
                 captures.upload_begun(context, (&capture, &tape_id), &nodes, jobs, reply);
             }
@@ -358,10 +359,10 @@ impl Coordinator {
                 Effect::ForgetSteps { serial } => store.forget_steps(serial),
                 Effect::ReleaseSnapshot(hash) => store.blobs().release(hash),
                 Effect::AskAgent { node, request } => {
-                    self.send(&node, wire::capture_request(request));
+                    self.ask_agent(&node, wire::capture_request(request), true);
                 }
-                Effect::CallRanks { node, request } => {
-                    self.send(&node, wire::remedy_request(request));
+                Effect::CallRanks { node, request, begins } => {
+                    self.ask_agent(&node, wire::remedy_request(request), begins);
                 }
                 Effect::AskToComeAgain { node } => {
                     tracing::warn!(
@@ -430,6 +431,23 @@ impl Coordinator {
         self.shared.store.steps(batch, Box::new(move |result| done(result.is_ok())));
     }
 
+    /// Sends a request to the agent of a node once it is proved that this process still owns its
+    /// store: a coordinator whose shard was taken may still have a stream of the agent. A request
+    /// that `begins` nothing is sent in any case, in its turn.
+    fn ask_agent(&self, node: &str, message: Outgoing, begins: bool) {
+        let Some(outlet) = self.streams.outlet(node) else { return };
+        let Shared { store, counters, events, .. } = self.shared.clone();
+        store.prove(Box::new(move |proved| {
+            let may_begin = proved.is_ok_and(|proof| proof.holds(clock::now().mono_ns));
+            if begins && !may_begin {
+                counters.lose(Loss::AgentNotAsked, 1);
+            } else if let Err(unsent) = outlet.send(message) {
+                // The loop is gone when the coordinator stops.
+                let _ = events.blocking_send(Event::Unsent(unsent));
+            }
+        }));
+    }
+
     /// Asks for a capture and gives the answer to the asker.
     fn request_capture(&mut self, serial: u32, reason: Reason, step: Option<u64>, asker: Asker) {
         let Self { jobs, captures, incidents, context, .. } = self;
@@ -484,7 +502,13 @@ impl Coordinator {
 
     /// Sends a message to the agent of a node. A stream whose agent does not read is closed.
     fn send(&mut self, node: &str, message: Outgoing) {
-        let Err(unsent) = self.streams.send(node, message) else { return };
+        if let Err(unsent) = self.streams.send(node, message) {
+            self.unsent(unsent);
+        }
+    }
+
+    fn unsent(&mut self, unsent: Unsent) {
+        let Some(node) = self.streams.node(unsent.stream) else { return };
         if unsent.is_slow {
             self.shared.counters.lose(Loss::SlowAgent, 1);
             if self.jobs.is_stream_logged(self.context.now, node) {

@@ -32,6 +32,7 @@ use crate::members::Members;
 use crate::memory;
 use crate::quota::Quotas;
 use crate::restart::RestartConfig;
+use crate::restart::proving::Prover;
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::telemetry::export::Telemetry;
@@ -145,7 +146,8 @@ async fn serve(
     door.note_roles("use roles").await;
     beside.spawn(door.clone().follow());
     let (works, to_do) = mpsc::unbounded_channel();
-    tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), events));
+    let prover = Prover::Store(store.clone());
+    tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), prover, events));
     let serving = tokio::spawn(server::serve(
         listener,
         router,

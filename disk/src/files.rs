@@ -96,8 +96,8 @@ pub trait Held: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Fails unless the lock was held at some time after the call began. Costs a write where another
-    /// machine could have taken it. Blocks.
+    /// Fails unless the lock was held at some time after the call began. Costs a write where
+    /// another machine could have taken it. Blocks.
     fn prove(&self) -> io::Result<()> {
         self.check()
     }

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::ingest::streams::{StreamId, ToAgent};
+use crate::ingest::streams::{StreamId, ToAgent, Unsent};
 use crate::quota::Permit;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::effects::{CaptureReply, Share, WorkDone};
@@ -34,6 +34,8 @@ pub(crate) enum Event {
     Said { stream: StreamId, message: Box<Incoming>, share: Share, turn: Permit },
     /// A stream is over.
     Gone { stream: StreamId, turn: Permit },
+    /// A message to an agent could not be sent.
+    Unsent(Unsent),
     /// The agent of one of these nodes begins to send a snapshot.
     UploadBegun {
         capture: String,

@@ -77,13 +77,32 @@ impl Streams {
         self.by_node.get(node).map(|(_, outgoing, _)| outgoing.clone())
     }
 
+    /// The stream of a node, to send a message on it later.
+    pub(crate) fn outlet(&self, node: &str) -> Option<Outlet> {
+        self.by_node.get(node).map(|(stream, outgoing, _)| Outlet(*stream, outgoing.clone()))
+    }
+
     /// Sends a message to the agent of a node. Without a stream it is dropped: captures and
     /// calls to ranks are sent again when the agent is back, signals are not.
     ///
     /// # Errors
     /// The stream is broken, or its queue is full.
     pub(crate) fn send(&self, node: &str, message: Outgoing) -> Result<(), Unsent> {
-        let Some((stream, outgoing, _)) = self.by_node.get(node) else { return Ok(()) };
+        self.outlet(node).map_or(Ok(()), |outlet| outlet.send(message))
+    }
+}
+
+/// A stream that messages are sent on. It may be closed meanwhile.
+#[derive(Debug)]
+pub(crate) struct Outlet(StreamId, ToAgent);
+
+impl Outlet {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The stream is broken, or its queue is full.
+    pub(crate) fn send(&self, message: Outgoing) -> Result<(), Unsent> {
+        let Self(stream, outgoing) = self;
         let unsent = Unsent { stream: *stream, is_slow: !outgoing.is_closed() };
         outgoing.try_send(Ok(message)).map_err(|_| unsent)
     }

@@ -52,6 +52,7 @@ async fn run(command: &Command, order: &Order) -> Done {
         .env("MEMTAPE_CLASS", &order.class)
         .env("MEMTAPE_SENTENCE", &order.sentence)
         .env("MEMTAPE_WHY", &order.why);
+    order.prove().await?;
     let ended = run_child(child, command.timeout).await.map_err(ChildError::outcome)?;
     let (status, line) = (ended.status, ended.line.as_str());
     if status.success() {
@@ -70,13 +71,15 @@ mod tests {
     use memtape_core::action::Outcome;
 
     use super::*;
+    use crate::restart::proving::Prover;
 
     async fn ran(line: &str, seconds: u64) -> Outcome {
         let passed = vec!["CARGO_PKG_NAME".to_string()];
         let (line, timeout) = (line.to_string(), Duration::from_secs(seconds));
         let command = Command { line, passed, timeout };
         let (job, node, sentence) = ("j'$(x)".into(), "gpu-1".into(), "leaks".into());
-        let order = Order { job, node, sentence, rank: 3, ..Order::default() };
+        let prover = Prover::Always;
+        let order = Order { job, node, sentence, rank: 3, prover, ..Order::default() };
         command.run(&order).await
     }
 

@@ -26,6 +26,7 @@ mod command;
 mod drain_reason;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+pub(crate) mod proving;
 mod slurm;
 pub(crate) mod target;
 

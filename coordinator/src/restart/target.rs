@@ -8,13 +8,17 @@ use memtape_core::action::TargetKind;
 use memtape_core::limits::NODES_KEPT_OUT_MAX;
 use memtape_core::policy::gpu_memory::may_keep_out;
 
+use crate::restart::proving::Prover;
+
 /// Something that can restart a job.
 pub(crate) trait Target: Debug + Send + Sync {
     /// Name of the target in records and in the API.
     fn kind(&self) -> TargetKind;
 
     /// Asks for a restart; returns what came of it, in one line for the record of the action. It is
-    /// [`Outcome::Refused`] only where it is sure that nothing was restarted.
+    /// [`Outcome::Refused`] only where it is sure that nothing was restarted. Right before each
+    /// request that begins a change, it proves by [`Order::prove`] that this coordinator may make
+    /// it.
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a>;
 
     /// Finishes an action that an earlier process left half done, because it was killed during
@@ -85,4 +89,16 @@ pub(crate) struct Order {
     pub(crate) sentence: String,
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
+    /// Given with the order to its target.
+    pub(crate) prover: Prover,
+}
+
+impl Order {
+    /// Proves that this coordinator still owns the store that has the action.
+    ///
+    /// # Errors
+    /// The outcome of an action that was not asked for.
+    pub(super) async fn prove(&self) -> Result<(), Outcome> {
+        self.prover.prove().await
+    }
 }

@@ -69,6 +69,8 @@ losses! {
         "Look at the load and the network of the node that the log names";
     AgentRefused: "A refused agent: too many, too often, its name is taken, or it lacks the role",
         "Read its log; give its certificate the role agent for its node";
+    AgentNotAsked: "A request to an agent, unsent: no proof in time that the store is still owned",
+        "Look at the disk or the bucket: the log has the error";
     StepsMissed: "Step records that were overwritten on the tape before they were read",
         "Look at the load of the node: its agent reads too late";
     StepsThinned: "Step records not kept: their node or owner sent more than its rate",

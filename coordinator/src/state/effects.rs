@@ -44,8 +44,8 @@ pub(crate) enum Effect {
     ReleaseSnapshot(blake3::Hash),
     /// Ask an agent for snapshots.
     AskAgent { node: String, request: SnapshotRequest },
-    /// Ask an agent for something that its ranks do.
-    CallRanks { node: String, request: RemedyRequest },
+    /// Ask an agent for something that its ranks do, or to take it back: that `begins` nothing.
+    CallRanks { node: String, request: RemedyRequest, begins: bool },
     /// Ask an agent to connect again, and to announce all its tapes then.
     AskToComeAgain { node: String },
     /// Hand out work that takes its time.

@@ -1,7 +1,8 @@
 //! Runs the work that takes its time: comparisons of snapshots, and restarts.
 //!
 //! The loop hands work out and goes on. Each piece runs in a task of its own, and its result comes
-//! back as an event. A simulation runs the pieces itself.
+//! back as an event. A simulation runs the pieces itself. An order gets here what its target proves
+//! the ownership by.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::access::Door;
 use crate::ingest::event::Event;
+use crate::restart::proving::Prover;
 use crate::restart::target::{Order, Target};
 use crate::state::effects::{Work, WorkDone};
 use crate::work::decoding::Snapshots;
@@ -21,6 +23,7 @@ pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
     snapshots: Snapshots,
     door: Arc<Door>,
+    prover: Prover,
     events: mpsc::Sender<Event>,
 ) {
     let snapshots = snapshots.apart();
@@ -28,7 +31,7 @@ pub(crate) async fn carry_out(
     let nodes = Arc::new(Semaphore::new(1));
     while let Some(work) = works.recv().await {
         let (snapshots, events, turns) = (snapshots.clone(), events.clone(), turns.clone());
-        let (door, nodes) = (door.clone(), nodes.clone());
+        let (door, nodes, prover) = (door.clone(), nodes.clone(), prover.clone());
         tokio::spawn(async move {
             let done = match work {
                 Work::Compare(task) => {
@@ -37,7 +40,7 @@ pub(crate) async fn carry_out(
                     diagnosing::compare(*task, &snapshots).await
                 }
                 Work::Act { kind, target, order } => {
-                    act(kind, target, *order, (&door, &nodes)).await
+                    act(kind, target, Order { prover, ..*order }, (&door, &nodes)).await
                 }
                 Work::Resume { kind, target, order } => resume(kind, target, *order, &door).await,
             };

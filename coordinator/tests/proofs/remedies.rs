@@ -10,8 +10,9 @@ use memtape_proto::v1;
 use memtape_proto::v1::RemedyOutcome::{Armed, Done, Refused, Signalled, Withdrawn};
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, sleep};
 
-use crate::fake::{Agent, Job, Running, config, copy_store, start};
+use crate::fake::{Agent, Job, PATIENCE, Running, config, copy_store, start};
 use crate::proofs::exit;
 use crate::train_until_captured;
 
@@ -182,6 +183,32 @@ async fn a_call_that_was_taken_back_is_taken_back_again_on_the_next_stream() {
     assert_eq!(tapes, request.tape_ids);
     agent.answer_remedy(&JOB, 0..3, &request, Withdrawn).await;
     running.wait("/api/v1/actions", is_on_none).await;
+    running.stop().await;
+}
+
+/// The agent still has a stream, and the coordinator cannot prove that it owns its store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_owns_nothing_any_more_calls_no_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, mut agent, _, request) = until_collection(dir.path()).await;
+    let [data, gone] = ["data", "gone"].map(|name| dir.path().join(name));
+    std::fs::rename(&data, &gone).unwrap();
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+        let count = text.split("memtape_losses_total{reason=\"agent_not_asked\"} ").nth(1);
+        let count = count.and_then(|rest| rest.lines().next()?.parse::<f64>().ok());
+        if count.is_some_and(|count| count >= f64::from(JOB.ranks)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    std::fs::rename(&gone, &data).unwrap();
+    announce(&agent, &[v1::Remedy::Gc]).await;
+    assert_eq!(agent.remedy_asked().await.call_id, request.call_id);
+    assert!(agent.remedies.is_empty());
     running.stop().await;
 }
 

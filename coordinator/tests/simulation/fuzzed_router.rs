@@ -39,6 +39,7 @@ use crate::ingest::grpc::{ATTACH, Service, UPLOAD};
 use crate::ingest::wire;
 use crate::members::Members;
 use crate::quota::{MESSAGE_BYTES_MAX, Quotas};
+use crate::restart::proving::Prover;
 use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::telemetry::export::Telemetry;
@@ -157,7 +158,8 @@ impl FuzzedRouter {
             Ok((service.routes().merge(routes::router(api, &[])), door))
         };
         let ((open, door), (closed, _)) = (router(None)?, router(Some(roles))?);
-        runtime.spawn(tasks::carry_out(to_do, snapshots.clone(), door, events.clone()));
+        let prover = Prover::Store(shared.store.clone());
+        runtime.spawn(tasks::carry_out(to_do, snapshots.clone(), door, prover, events.clone()));
         let coordinator = Coordinator::new(clock::now(), config, restored, shared.clone(), works);
         runtime.spawn(follow(coordinator, queues));
         runtime.block_on(train(&events))?;

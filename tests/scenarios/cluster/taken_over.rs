@@ -1,10 +1,11 @@
 //! Several coordinators on one bucket: one works, and when it is killed another one takes over with
-//! everything that was acknowledged.
+//! everything that was acknowledged. One that was only stopped acts on nothing when it goes on.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memtape_bucket::Server;
+use memtape_bucket::{Fault, Rule, Server};
 use memtape_tests::cluster::free_port;
 use memtape_tests::processes::{Process, signal, wait_for};
 use memtape_tests::{Torch, library, marked_line, memtape, root, torch};
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(150);
 /// The bucket, and what runs on it. Processes go before the bucket.
 struct Rig {
     agent: Option<Process>,
-    job: Option<Process>,
+    job: Vec<Process>,
     ports: [u16; 2],
     scratch: tempfile::TempDir,
     server: Server,
@@ -31,7 +32,7 @@ impl Rig {
         let server = runtime.block_on(Server::start());
         let scratch = tempfile::tempdir().expect("a temporary folder");
         let ports = [free_port(), free_port()];
-        Self { agent: None, job: None, ports, scratch, server, _runtime: runtime }
+        Self { agent: None, job: Vec::new(), ports, scratch, server, _runtime: runtime }
     }
 
     fn url(&self, member: usize) -> String {
@@ -39,16 +40,20 @@ impl Rig {
     }
 
     fn coordinator(&self, member: usize) -> Process {
+        self.coordinator_with(member, &[])
+    }
+
+    fn coordinator_with(&self, member: usize, arguments: &[&str]) -> Process {
         let mut command = Command::new(memtape());
         command.args(["coordinator", "--cluster", "s3://bucket/cluster", "--listen"]);
         command.arg(format!("127.0.0.1:{}", self.ports[member]));
-        command.current_dir(self.scratch.path());
+        command.args(arguments).current_dir(self.scratch.path());
         command.envs(self.server.settings(["a", "b"][member]));
         Process::start(&mut command)
     }
 
-    /// One agent that knows both coordinators, and a job with a leak.
-    fn train(&mut self, torch: &Torch) {
+    /// One agent that knows both coordinators; its folder of tapes.
+    fn start_agent(&mut self) -> PathBuf {
         let tapes = self.scratch.path().join("tapes");
         std::fs::create_dir_all(&tapes).expect("a folder for tapes");
         let mut agent = Command::new(memtape());
@@ -57,11 +62,35 @@ impl Rig {
         agent.arg("--tape-dir").arg(&tapes);
         agent.arg("--spool-dir").arg(self.scratch.path().join("spool"));
         self.agent = Some(Process::start(&mut agent));
+        tapes
+    }
+
+    /// A job with a leak, without PyTorch.
+    fn train_modelled(&mut self) {
+        let tapes = self.start_agent();
+        for rank in 0..RANKS {
+            let mut command = Command::new(memtape());
+            command.arg("demo-rank");
+            if rank == 1 {
+                command.args(["--fault", "leak", "--fault-from", "40"]);
+            }
+            command.env("MEMTAPE_DIR", &tapes).env("MEMTAPE_JOB", "leaking");
+            command.env("MEMTAPE_EVENTS", "131072").env("MEMTAPE_BLOCKS", "65536");
+            command.env("MEMTAPE_RANK", rank.to_string()).env("RANK", rank.to_string());
+            command.env("MEMTAPE_WORLD_SIZE", RANKS.to_string());
+            command.env("LOCAL_RANK", rank.to_string());
+            self.job.push(Process::start(&mut command));
+        }
+    }
+
+    /// A job with a leak.
+    fn train(&mut self, torch: &Torch) {
+        let tapes = self.start_agent();
         let mut job = torch.recorded(RANKS, "4G", &tapes);
         job.env("MEMTAPE_JOB", "leaking").current_dir(root());
         job.args(Torch::torchrun(RANKS)).arg(SCRIPT);
         job.args(["--steps", "4000", "--leak-rank", "1", "--step-ms", "50"]);
-        self.job = Some(Process::start(&mut job));
+        self.job.push(Process::start(&mut job));
     }
 
     fn ask(&self, member: usize, arguments: &[&str]) -> Option<Value> {
@@ -115,4 +144,41 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
     assert_eq!(status, Some(0), "{said:#?}");
     third.line_with("listening", PATIENCE);
     assert_eq!(rig.incidents(0).len(), 1);
+}
+
+/// The owner is stopped when its action and the audit of it are stored, and its target is not asked
+/// yet. When it goes on, another one owns the shard, and observes the job.
+#[test]
+fn a_stopped_owner_acts_on_nothing_when_another_one_took_over() {
+    let mut rig = Rig::new();
+    rig.server
+        .add_rule(Rule { path: "/wal/", ..Rule::of("a", Fault::Held(r#""action":"restart""#)) });
+    let in_scratch = |name: &str| rig.scratch.path().join(name).display().to_string();
+    let (policy, asked) = (in_scratch("policy.toml"), in_scratch("asked"));
+    std::fs::write(&policy, "[[rule]]\nmode = \"act\"\nalways = true\n").expect("a file");
+    let restart = format!("echo $MEMTAPE_ACTION >>'{asked}'");
+    let acting = ["--policy", &policy, "--restart-command", &restart];
+    let mut first = rig.coordinator_with(0, &acting);
+    first.line_with("listening", PATIENCE);
+    let mut second = rig.coordinator_with(1, &acting);
+    second.line_with("waiting: 127.0.0.1:", PATIENCE);
+    rig.train_modelled();
+    wait_for("a restart is about to be asked for", PATIENCE, || {
+        (rig.server.held() > 0).then_some(())
+    });
+    signal(first.id(), libc::SIGSTOP);
+    second.line_with("listening", PATIENCE);
+    rig.server.clear_faults();
+    signal(first.id(), libc::SIGCONT);
+    let (status, said) = first.end(PATIENCE);
+    assert_eq!(status, Some(1), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("another coordinator owns")), "{said:#?}");
+    let actions = rig.ask(1, &["actions"]).expect("actions");
+    let [action] = actions["actions"].as_array().expect("a list").as_slice() else {
+        panic!("one action: {actions:#}")
+    };
+    let outcome = action["outcome"].as_str().expect("a line");
+    assert!(outcome.contains("the job or the node shows what came of it"), "{action:#}");
+    let asked = std::fs::read_to_string(&asked).unwrap_or_default();
+    assert_eq!(asked, "", "the target was asked: {said:#?}");
 }

@@ -122,6 +122,7 @@ impl Kubernetes {
             }
             Controller::Replacing(owner) => {
                 let only_this = json!({ "preconditions": { "uid": order.pod_uid } });
+                order.prove().await?;
                 let deleted = api.delete(&address.path(), &address, &only_this).await;
                 deleted.map_err(|error| of_write(&error))?;
                 announce(&api, order, "Pod", &address, &pod).await;
@@ -167,6 +168,7 @@ impl Kubernetes {
         let left = left_suspended(api, object.kind, &collection, action, LEFT_MAX).await;
         left.map_err(not_done)?;
         let change = object.suspending(action);
+        order.prove().await?;
         match api.patch(&object.address.path(), &object.address, &change).await {
             Ok(value) => object.value = value,
             Err(error) if error.is_refusal() => return Err(not_done(error)),

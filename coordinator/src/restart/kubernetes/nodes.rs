@@ -67,6 +67,7 @@ impl Taint {
             return Err(refused(why));
         }
         admit_one_more(known.iter().filter(|node| taint_of(node).is_some()).count())?;
+        order.prove().await?;
         match api.patch(&path, &what, &tainting(&found, action)).await {
             Ok(_) => {}
             Err(error) if error.is_refusal() => return Err(not_done(error)),

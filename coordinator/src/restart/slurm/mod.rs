@@ -161,6 +161,7 @@ async fn requeue(slurm: &Slurm, order: &Order) -> Done {
         }
     };
     check(&before, order)?;
+    order.prove().await?;
     let asked = match slurm.ask("scontrol", &["requeue", &before.name]).await {
         Err(error) if error.is_refusal() => return Err(refused(error)),
         asked => asked,

@@ -78,6 +78,7 @@ impl Drain {
         admit_one_more(ours.map(|node| &node.name).collect::<BTreeSet<_>>().len())?;
         let name = format!("NodeName={node}");
         let reason = format!("Reason={}", drain_reason::of_decision(&order.action));
+        order.prove().await?;
         let asked = self.0.ask("scontrol", &["update", &name, "State=DRAIN", &reason]).await;
         let asked = match asked {
             Err(error) if error.is_refusal() => return Err(refused(error)),

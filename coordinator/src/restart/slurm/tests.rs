@@ -9,6 +9,7 @@ use std::process::Command;
 use memtape_core::action::Outcome;
 
 use super::*;
+use crate::restart::proving::Prover;
 
 /// Prints the line of the job of this number on this node, or Slurm's error about an unknown one.
 /// The file `jobs` has lines of number, node and fields; `scontrol` may change it. After a query
@@ -74,7 +75,7 @@ fn stand_ins(scontrol: &str) -> (tempfile::TempDir, Slurm) {
 fn order(job: &str, node: &str) -> Order {
     let (slurm_job, node) = (job.to_string(), node.to_string());
     let (owner_uid, wall_ns) = (Some(1000), 200_000_000_000);
-    Order { slurm_job, node, owner_uid, wall_ns, ..Order::default() }
+    Order { slurm_job, node, owner_uid, wall_ns, prover: Prover::Always, ..Order::default() }
 }
 
 pub(super) fn asked(folder: &Path) -> String {

@@ -213,7 +213,8 @@ impl RankCall {
                     valid_ms: u32::try_from(CALL_ANSWER_SECONDS_MAX * 1000).unwrap_or(u32::MAX),
                     ..remedies::request(ask)
                 };
-                context.push(Effect::CallRanks { node: node.to_string(), request });
+                let (node, begins) = (node.to_string(), ask != Ask::Withdraw);
+                context.push(Effect::CallRanks { node, request, begins });
             }
         }
     }

@@ -25,6 +25,7 @@ use memtape_core::sharing::Shares;
 
 use crate::quota::declined_decisions;
 use crate::restart::RestartConfig;
+use crate::restart::proving::Prover;
 use crate::restart::target::{Order, Target};
 use crate::state::actions::calls::RankCall;
 use crate::state::captures::Captures;
@@ -417,6 +418,7 @@ fn order(action: &Action, incidents: &Incidents, jobs: &Jobs) -> Order {
         sentence: incident.map(Incident::sentence).unwrap_or_default(),
         why: action.why.clone(),
         wall_ns: action.wall_ns,
+        prover: Prover::None,
     }
 }
 

@@ -3,6 +3,7 @@
 use memtape_core::action::Outcome;
 
 use super::*;
+use crate::restart::proving::Prover;
 
 mod nodes;
 mod real_kubernetes;
@@ -58,6 +59,7 @@ fn order() -> Order {
         pod: "llm-0".to_string(),
         pod_uid: "uid-llm-0".to_string(),
         sentence: "rank 2 leaks".to_string(),
+        prover: Prover::Always,
         ..Order::default()
     }
 }

@@ -23,7 +23,8 @@ fn nodes() -> StandIn {
 }
 
 pub(super) fn out(node: &str, action: &str) -> Order {
-    Order { node: node.to_string(), action: action.to_string(), ..Order::default() }
+    let (node, action) = (node.to_string(), action.to_string());
+    Order { node, action, prover: Prover::Always, ..Order::default() }
 }
 
 fn tainted(node: &str) -> Outcome {

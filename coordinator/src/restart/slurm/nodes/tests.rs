@@ -6,6 +6,7 @@ use std::time::Duration;
 use memtape_core::action::Outcome;
 
 use super::*;
+use crate::restart::proving::Prover;
 use crate::restart::slurm::tests::{CLUSTER, POLL, asked, check_refused, printed, program};
 
 /// Prints the lines of the file `nodes` for one node, or the drained ones. After a query of one
@@ -55,7 +56,8 @@ fn stand_ins(scontrol: &str) -> (tempfile::TempDir, Drain) {
 }
 
 fn order(node: &str, action: &str) -> Order {
-    Order { node: node.to_string(), action: action.to_string(), ..Order::default() }
+    let (node, action) = (node.to_string(), action.to_string());
+    Order { node, action, prover: Prover::Always, ..Order::default() }
 }
 
 #[tokio::test]
