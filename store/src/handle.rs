@@ -130,7 +130,7 @@ impl Store {
         url: &str,
         settings: Vec<(String, String)>,
     ) -> Result<()> {
-        let owned = (self.id(), Arc::downgrade(&self.shared.lock));
+        let owned = (self.id(), Some(Arc::downgrade(&self.shared.lock)));
         let remote = Remote::connect(url, owned, settings).await?;
         let (disk, noted) = (self.shared.reader.disk.clone(), url.to_string());
         let set =

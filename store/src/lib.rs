@@ -3,7 +3,7 @@
 //! `journal.rs` has every change of a record, synced; `catalogue.rs` is the index, in sled, filled
 //! from the journal; `clock.rs` measures ages; `inventory.rs` knows which files there must be;
 //! `steps/` logs, packs and indexes step records; `blobs/` has the snapshots of ranks; `records.rs`
-//! has the types of records. The index can be lost at any time: `recovery/` builds it again.
+//! has the types of records; `tables/` writes them as Parquet. The index can be lost at any time: `recovery/` builds it again.
 //! memtape-disk is all that touches the operating system. `docs/store.md` has the formats.
 //!
 //! One thread writes (`writer/`), in groups: all waiting writes are synced at once. The order of a
@@ -30,6 +30,7 @@ pub mod records;
 mod recovery;
 pub mod reports;
 mod steps;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -52,5 +53,6 @@ pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 pub use steps::block;
 pub use steps::packer::{Found, StepLimits};
 pub use steps::segments::stretch;
+pub use tables::{TableRows, tables_page, write_tables};
 pub use writer::point::Point;
 pub use writer::shared::{Done, Health, Proved};

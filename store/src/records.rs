@@ -148,9 +148,9 @@ pub struct Totals {
     pub ooms: u64,
     /// Failed requests to the driver.
     pub malloc_failures: u64,
-    /// Bytes in use of the whole device.
+    /// Size of the device; 0 when unknown.
     pub device_bytes: u64,
-    /// Bytes in use of the process.
+    /// Bytes that the process holds on the device, by NVML; none when unknown.
     pub process_bytes: Option<u64>,
     /// Taken back, but in use by other streams.
     pub deferred: Option<u64>,

@@ -25,10 +25,11 @@ pub(crate) struct Choice {
 }
 
 /// The tests that make pages.
-const TESTS: [(&str, &[&str]); 4] = [
+const TESTS: [(&str, &[&str]); 5] = [
     ("limits", &["-p", "memtape-core", "--test", "core", "the_page_is_made_from_the_table"]),
     ("command line", &["-p", "memtape", "--bin", "memtape", "reference"]),
     ("coordinator", &["-p", "memtape-coordinator", "--test", "coordinator", "reference"]),
+    ("tables", &["-p", "memtape-store", "the_page_has_the_columns_of_every_table"]),
     ("examples", &["-p", "memtape-repository", "examples_in_pages"]),
 ];
 

@@ -10,15 +10,17 @@ use crate::process::{Steps, call, command, root};
 
 /// The tests are written for this version; its CUDA calls are the ones the fake runtime answers.
 /// py-spy samples the workers of real data loaders; NVRx' health check is asked over gRPC;
-/// cel-python evaluates the chart's admission policy. The last three are the frameworks whose quick
+/// cel-python evaluates the chart's admission policy; DuckDB reads the
+/// store's tables. The last three are the frameworks whose quick
 /// starts the tests run.
-const TORCH: [&str; 9] = [
+const TORCH: [&str; 10] = [
     "torch==2.11.0",
     "numpy",
     "py-spy==0.4.3",
     "grpcio",
     "protobuf",
     "cel-python==0.5.0",
+    "duckdb==2.0.1",
     "accelerate==1.15.0",
     "lightning==2.6.6",
     "transformers==5.23.0",

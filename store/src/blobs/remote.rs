@@ -47,10 +47,11 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects, and checks that the prefix can be written and is the store's own.
+    /// Connects, and checks that the prefix can be written and is the store's own. Snapshots are
+    /// removed only as long as this lock is held.
     pub async fn connect(
         url: &str,
-        (owner, lock): (&str, Weak<dyn Held>),
+        (owner, lock): (&str, Option<Weak<dyn Held>>),
         settings: Vec<(String, String)>,
     ) -> Result<Self> {
         let retry = RetryConfig {
@@ -58,7 +59,7 @@ impl Remote {
             retry_timeout: RETRY_TIME,
             backoff: BackoffConfig::default(),
         };
-        let remote = Self { lock: Some(lock), ..Self::at(Bucket::new(url, settings, retry)?) };
+        let remote = Self { lock, ..Self::at(Bucket::new(url, settings, retry)?) };
         let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
         claimed.map_err(|_| {
             Error::io(format!(

@@ -135,7 +135,7 @@ impl<'a> Moving<'a> {
             source.move_to(Remote::at(Bucket::with_few_retries(url, settings.clone())?));
         }
         let url = SHARD.snapshots_url(bucket);
-        let target = runtime.block_on(Remote::connect(&url, &format.id, settings))?;
+        let target = runtime.block_on(Remote::connect(&url, (&format.id, None), settings))?;
         let shown = from.folder().display();
         let contents = journal::read_both(&**from)
             .during(|| format!("the journal in {shown} cannot be read"))?

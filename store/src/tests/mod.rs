@@ -13,4 +13,5 @@ mod kill;
 mod moving;
 mod remote;
 mod shard_store;
+mod tables;
 mod vanished;

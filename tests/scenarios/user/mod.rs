@@ -15,6 +15,9 @@ mod demo;
 // The exported pickle equals PyTorch's own snapshot.
 mod exported;
 
+// The tables of a store answer questions about many jobs.
+mod fleet;
+
 // A hint is applied at the next start, and proven.
 mod hints;
 

@@ -1,5 +1,6 @@
 //! `memtape store`: checks or rebuilds the store of a coordinator that is not running, makes and
-//! restores backups, and moves a store into a bucket. Of a cluster's store, it checks one.
+//! restores backups, moves a store into a bucket, and exports tables. Of a cluster's store, it
+//! checks one.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -10,8 +11,8 @@ use anyhow::{Context, bail, ensure};
 use memtape_store::cluster::checking::check as check_cluster;
 use memtape_store::cluster::moving::move_store;
 use memtape_store::{
-    BackupContents, Finding, StoreCheck, Tokens, WithSnapshots, backup_folder, check_backup,
-    check_store, rebuild_store, restore_backup,
+    BackupContents, Finding, Store, StoreCheck, TableRows, Tokens, WithSnapshots, backup_folder,
+    check_backup, check_store, rebuild_store, restore_backup, write_tables,
 };
 
 use crate::globals::Globals;
@@ -34,6 +35,8 @@ pub(crate) enum StoreCommand {
     /// that was stopped goes on when it is called again. The folder keeps its files, and no
     /// coordinator starts with it any more.
     Move(MoveArgs),
+    /// Write jobs, ranks, steps, incidents and actions as tables, for questions about many jobs.
+    Export(ExportArgs),
     /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
 }
@@ -95,7 +98,21 @@ pub(crate) struct MoveArgs {
     pub(crate) url: String,
 }
 
-/// Checks, rebuilds, backs up, restores or moves a store.
+/// What to export.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The folder for the tables, in Parquet; tables of an earlier export are replaced.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) parquet: PathBuf,
+    /// The data folder of a coordinator that is not running [default: ask the running one].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The file of a backup.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub(crate) backup: Option<PathBuf>,
+}
+
+/// Checks, rebuilds, backs up, restores, moves or exports a store.
 /// The error is one line: what is wrong with the store, or why it cannot be opened.
 pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
     match command {
@@ -107,6 +124,7 @@ pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<(
         StoreCommand::Move(args) => moved(args, globals),
         StoreCommand::Backup(args) => backup(args, globals),
         StoreCommand::Restore(args) => restore(args, globals),
+        StoreCommand::Export(args) => export(args, globals),
         StoreCommand::Rebuild(args) => rebuild(&args.dir, globals),
     }
 }
@@ -268,6 +286,45 @@ fn moved(args: &MoveArgs, globals: &Globals) -> anyhow::Result<()> {
         }
         lines.push(format!("{dir} is moved: start coordinators with --cluster {url}"));
         lines.join("\n")
+    })
+}
+
+/// Writes the tables of a store that is made of a backup: so no store is held up or changed.
+fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
+    ensure!(
+        cfg!(feature = "full"),
+        "this build writes no Parquet: add `--features full` to the build, or take the wheel or \
+         the image"
+    );
+    let folder = &args.parquet;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("{} cannot be made", folder.display()))?;
+    let scratch = tempfile::tempdir_in(folder)?;
+    let backup = match &args.backup {
+        Some(file) => file.clone(),
+        None => {
+            let file = scratch.path().join("backup");
+            let of = BackupArgs { file, dir: args.dir.clone(), without_snapshots: true };
+            write_backup(&of, globals, &of.file, make_aside(&of.file)?)?;
+            of.file
+        }
+    };
+    let store = scratch.path().join("store");
+    restore_backup(&backup, &store, Tokens::LeaveOut)?;
+    let (store, loaded, _) = Store::open(&store)?;
+    let rows = write_tables(&store, &loaded, folder)?;
+    globals.say(&rows, || {
+        let TableRows { attempts, ranks, devices, steps, incidents, actions } = rows;
+        format!(
+            "the tables are in {}: {}, {}, {}, {} of steps, {}, {}",
+            folder.display(),
+            plural(attempts, "attempt"),
+            plural(ranks, "rank"),
+            plural(devices, "device"),
+            plural(steps, "record"),
+            plural(incidents, "incident"),
+            plural(actions, "action"),
+        )
     })
 }
 
