@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use axum::http::Uri;
 use memtape_core::capacity::Division;
+use memtape_core::identity::ids::Ids;
 use memtape_core::policy::Mode;
 use memtape_core::policy::rule::Rule;
 use memtape_tls::server::ServerTls;
@@ -135,12 +137,13 @@ async fn serve(
     };
     let service = Service::new(shared.clone(), quotas.clone(), door.clone(), members.clone());
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
-    let api = Api::new(shared.clone(), requests, door.clone(), quotas, snapshots.clone());
+    let api =
+        Api::new(shared.clone(), requests, door.clone(), (quotas, members), snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
         beside.spawn(serve_health(listen, api.clone(), counters.clone()).await?);
     }
-    let router = for_agents(service).merge(routes::router(api, &config.hosts));
+    let router = for_agents(service).merge(routes::router(api, &names(&config)));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     door.note_roles("use roles").await;
@@ -171,6 +174,13 @@ async fn serve(
     // They hold the store.
     beside.shutdown().await;
     close(store, telemetry).await
+}
+
+/// Names of this coordinator: those of the settings, and that by which others of the cluster ask it.
+fn names(config: &Config) -> Vec<String> {
+    let address = config.cluster_address.as_ref().and_then(|url| url.parse::<Uri>().ok());
+    let own = address.as_ref().and_then(Uri::host).map(String::from);
+    config.hosts.iter().cloned().chain(own).collect()
 }
 
 /// The routes of agents.
@@ -218,6 +228,8 @@ struct Opened {
 async fn open(config: Arc<Config>, shard: Option<OwnedShard>) -> anyhow::Result<Opened> {
     let of_cluster = shard.as_ref().map(|shard| shard.snapshots_url().to_string());
     let snapshots_url = of_cluster.or_else(|| config.snapshots_url.clone());
+    let members = shard.as_ref().map(OwnedShard::members);
+    let ids = members.map(|of| Ids::of_shard(of.own(), of.shards())).unwrap_or_default();
     let opening = tokio::task::spawn_blocking(move || {
         let (store, mut loaded, _) = match &shard {
             Some(shard) => shard.open_store()?,
@@ -231,7 +243,7 @@ async fn open(config: Arc<Config>, shard: Option<OwnedShard>) -> anyhow::Result<
         let (tokens, audit) = (take(&mut loaded.tokens), take(&mut loaded.audit));
         let age_ns_max = i64::try_from(config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
         store.limit_steps(StepLimits { age_ns_max, bytes_max: config.steps_bytes_max });
-        let restored = Restored::new(clock::now(), &config, loaded, &store);
+        let restored = Restored::new(clock::now(), &config, loaded, &store, &ids);
         anyhow::Ok(Opened { store, restored, tokens, audit })
     });
     let opened = opening.await.context("the store broke")??;

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::access::Door;
 use crate::coordinator::Shared;
 use crate::ingest::event::{Event, Question};
+use crate::members::Members;
 use crate::quota::Quotas;
 use crate::state::counters::Counters;
 use crate::state::jobs::attempt::Attempt;
@@ -27,6 +28,7 @@ use crate::state::view::View;
 use crate::state::visible::Visible;
 use crate::work::decoding::Snapshots;
 use crate::work::pickling::Pickling;
+use memtape_disk::clock;
 use memtape_store::Store;
 
 /// Maximum jobs of one name that an error lists.
@@ -50,6 +52,10 @@ pub(crate) struct Api {
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) pickling: Pickling,
     pub(crate) snapshots: Snapshots,
+    /// The owners of all shards.
+    pub(crate) members: Members,
+    /// Since when this coordinator owns its shard, in nanoseconds of Unix time.
+    pub(crate) owned_since_wall_ns: i64,
 }
 
 /// An error as the client sees it: `{"error":"one line"}`.
@@ -80,12 +86,23 @@ impl Api {
         shared: Shared,
         requests: mpsc::Sender<Event>,
         door: Arc<Door>,
-        quotas: Arc<Quotas>,
+        (quotas, members): (Arc<Quotas>, Members),
         snapshots: Snapshots,
     ) -> Self {
         let Shared { store, counters, .. } = shared;
         let pickling = Pickling::new(snapshots.clone(), counters.clone());
-        Self { door, counters, requests, store, quotas, pickling, snapshots }
+        let owned_since_wall_ns = clock::now().wall_ns;
+        Self {
+            door,
+            counters,
+            requests,
+            store,
+            quotas,
+            pickling,
+            snapshots,
+            members,
+            owned_since_wall_ns,
+        }
     }
 
     /// Asks the loop, which shows everything; handlers ask by [`super::asking::Asking`].

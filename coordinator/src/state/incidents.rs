@@ -113,11 +113,11 @@ impl Incidents {
     pub(crate) fn restore(
         now: Now,
         horizons: Horizons,
-        records: Vec<IncidentRecord>,
+        (records, mut ids): (Vec<IncidentRecord>, Ids),
         jobs: &Jobs,
         captures: &Captures,
     ) -> Self {
-        let (mut ids, mut machine) = (Ids::default(), incident::Incidents::new(horizons));
+        let mut machine = incident::Incidents::new(horizons);
         for record in records {
             ids.seen(&record.id);
             let attempt = jobs.get(record.serial);

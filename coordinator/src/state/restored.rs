@@ -4,6 +4,7 @@
 //! back; open incidents are found again rather than opened twice.
 
 use memtape_core::detector::Finding;
+use memtape_core::identity::ids::Ids;
 
 use crate::config::Config;
 use crate::state::actions::Actions;
@@ -27,8 +28,9 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
-    /// Restores the state from loaded records. Blocks: it reads steps from the store.
-    pub(crate) fn new(now: Now, config: &Config, loaded: Loaded, store: &Store) -> Self {
+    /// Restores the state from loaded records; `ids` are those of its shard. Blocks: it reads steps
+    /// from the store.
+    pub(crate) fn new(now: Now, config: &Config, loaded: Loaded, store: &Store, ids: &Ids) -> Self {
         let limits = Limits {
             capture: config.capture_limits(),
             triggers: config.triggers.clone(),
@@ -42,10 +44,12 @@ impl Restored {
             loaded;
         let (mut jobs, findings) = Jobs::restore(now, limits, attempts, ranks, store);
         jobs.skip_serials(changes_lost);
-        let captures = Captures::restore(now, retention, captures, parts, &mut jobs, store);
-        let incidents = Incidents::restore(now, config.horizons(), incidents, &jobs, &captures);
-        let interval_ns = config.interval_ns();
-        let actions = Actions::restore(now, &config.restart, interval_ns, actions, store);
+        let of_captures = (captures, parts, ids.clone());
+        let captures = Captures::restore(now, retention, of_captures, &mut jobs, store);
+        let of_incidents = (incidents, ids.clone());
+        let incidents = Incidents::restore(now, config.horizons(), of_incidents, &jobs, &captures);
+        let (interval_ns, of_actions) = (config.interval_ns(), (actions, ids.clone()));
+        let actions = Actions::restore(now, &config.restart, interval_ns, of_actions, store);
         Self { jobs, captures, incidents, actions, findings }
     }
 }

@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
+use memtape_core::identity::ids::Ids;
 use memtape_proto::v1;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
@@ -136,7 +137,7 @@ impl FuzzedRouter {
         let config = Arc::new(Config { data_dir: folder.join("store"), ..Config::default() });
         let memory = config.memory();
         let (store, loaded, _) = Store::open(&config.data_dir)?;
-        let restored = Restored::new(clock::now(), &config, loaded, &store);
+        let restored = Restored::new(clock::now(), &config, loaded, &store, &Ids::default());
         let counters = Arc::new(Counters::default());
         let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
         let entered = runtime.enter();
@@ -154,7 +155,8 @@ impl FuzzedRouter {
                 Service::new(shared.clone(), quotas.clone(), door.clone(), members.clone());
             runtime.spawn(door.clone().follow());
             let (shared, requests) = (shared.clone(), requests.clone());
-            let api = Api::new(shared, requests, door.clone(), quotas, snapshots.clone());
+            let parts = (quotas, members);
+            let api = Api::new(shared, requests, door.clone(), parts, snapshots.clone());
             Ok((service.routes().merge(routes::router(api, &[])), door))
         };
         let ((open, door), (closed, _)) = (router(None)?, router(Some(roles))?);

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use memtape_core::capacity::Division;
+use memtape_core::identity::ids::Ids;
 use memtape_core::limits::{MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_disk::files::Disk;
@@ -98,7 +99,7 @@ impl SimulatedCoordinator {
         let now = set_clock(now);
         let config = Arc::new(config);
         let (store, loaded, _) = Store::open_in_turns(disk)?;
-        let restored = Restored::new(now, &config, loaded, &store);
+        let restored = Restored::new(now, &config, loaded, &store, &Ids::default());
         at_once(store.blobs().sweep());
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (works_sender, works) = mpsc::unbounded_channel();

@@ -3,7 +3,8 @@
 //! The coordinator's name is a prefix and a number in base 32: tenths of a second since 2024, or
 //! one more than the last name when that is larger. So a clock that goes back, or a second name
 //! within the same tenth, never repeats a name, as long as the names in the store were shown to
-//! [`Ids::seen`]. The name of an agent-initiated capture has the same time, so that both sort
+//! [`Ids::seen`]. Of a cluster's shards each has the numbers with its own remainder, so that no two
+//! coordinators give one name, and a name leads to its shard. The name of an agent-initiated capture has the same time, so that both sort
 //! together, and a hash instead of a memory of earlier names.
 
 use alloc::format;
@@ -63,27 +64,51 @@ const AGENT_SUFFIX: &str = "-alone";
 const AGENT_CAPTURE_BYTES_MAX: usize = 64;
 
 /// Makes names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Ids {
     last: u64,
+    shard: u64,
+    shards: u64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self::of_shard(0, 1)
+    }
 }
 
 impl Ids {
+    /// Names of one shard, of this many.
+    pub fn of_shard(shard: u16, shards: u16) -> Self {
+        Self { last: 0, shard: shard.into(), shards: shards.max(1).into() }
+    }
+
     /// Notes an id that was given before.
     pub fn seen(&mut self, id: &str) {
-        let digits = id.rsplit('-').next().unwrap_or_default();
-        let number = digits.bytes().try_fold(0_u64, |sum, digit| {
-            let value = DIGITS.iter().position(|known| *known == digit)?;
-            sum.checked_mul(32)?.checked_add(value as u64)
-        });
-        self.last = self.last.max(number.unwrap_or(0));
+        self.last = self.last.max(number(id).unwrap_or(0));
     }
 
     /// The next name, such as `cap-0k3f9a2`.
     pub fn next(&mut self, wall_ns: i64, kind: Kind) -> String {
-        self.last = tenths(wall_ns).max(self.last + 1);
+        let least = tenths(wall_ns).max(self.last + 1);
+        self.last = least + (self.shard + self.shards - least % self.shards) % self.shards;
         format!("{}-{}", kind.prefix(), digits(self.last))
     }
+}
+
+/// The shard whose coordinator gave this id, of this many; none for other texts.
+pub fn shard_of_id(id: &str, shards: u16) -> Option<u16> {
+    Kind::of_given(id)?;
+    u16::try_from(number(id)? % u64::from(shards.max(1))).ok()
+}
+
+/// The number in the last part of a name.
+fn number(id: &str) -> Option<u64> {
+    let digits = id.rsplit('-').next().unwrap_or_default();
+    digits.bytes().try_fold(0_u64, |sum, digit| {
+        let value = DIGITS.iter().position(|known| *known == digit)?;
+        sum.checked_mul(32)?.checked_add(value as u64)
+    })
 }
 
 /// The name of an agent-initiated capture, such as `cap-0k3f9a2-0123456789-alone`. `unique` is a
@@ -130,6 +155,30 @@ mod tests {
         restarted.seen("not a name");
         assert_eq!(restarted.next(now, Kind::Incident), "inc-0000c24");
         assert_eq!(Ids::default().next(0, Kind::Incident), "inc-0000001");
+    }
+
+    #[test]
+    fn shards_that_give_ids_in_one_tenth_give_none_twice() {
+        for shards in [1, 2, 3, 7, 64] {
+            let mut given = alloc::collections::BTreeSet::new();
+            for shard in 0..shards {
+                let (mut ids, mut last) = (Ids::of_shard(shard, shards), String::new());
+                for _ in 0..20 {
+                    let id = ids.next(EPOCH_WALL_NS + 12_345 * TENTH_NS, Kind::Incident);
+                    assert!(id > last, "{id} after {last}");
+                    assert_eq!(shard_of_id(&id, shards), Some(shard), "{id} of {shards}");
+                    last.clone_from(&id);
+                    assert!(given.insert(id), "{last} of {shards} is given twice");
+                }
+                let mut restarted = Ids::of_shard(shard, shards);
+                restarted.seen(&last);
+                let next = restarted.next(0, Kind::Incident);
+                assert!(next > last && shard_of_id(&next, shards) == Some(shard), "{next}");
+            }
+        }
+        for other in ["cap-0000c1s-0123456789-alone", "act-of-memory", "", "inc-"] {
+            assert_eq!(shard_of_id(other, 4), None, "{other}");
+        }
     }
 
     #[test]

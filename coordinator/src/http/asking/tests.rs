@@ -5,10 +5,12 @@ mod refusals;
 mod reserved;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
 use memtape_core::capacity::Division;
 use memtape_core::detector::{Finding, Growth, Layer};
+use memtape_core::identity::ids::Ids;
 use memtape_core::limits::{REQUESTS_IN_PROGRESS_MAX, UNKNOWN_CALLS_MAX};
 use memtape_store::Store;
 use tokio::sync::mpsc;
@@ -23,6 +25,7 @@ use crate::connections::Connections;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::job_routes;
 use crate::ingest::event::{Event, Queues};
+use crate::members::Members;
 use crate::quota::Quotas;
 use crate::state::effects::Context;
 use crate::state::messages::{Hello, RankUp};
@@ -34,14 +37,31 @@ use memtape_disk::clock::Now;
 const JOBS: u32 = 50;
 const CALLERS: u32 = 3;
 
-/// A coordinator with jobs that have an open incident each, and its handles.
-fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Queues) {
+/// A coordinator without a server, and its handles.
+pub(in crate::http) type Started = (Coordinator, Api, mpsc::Sender<Event>, Queues);
+
+/// A coordinator with jobs that have an open incident each.
+fn start(folder: &Path) -> Started {
+    let jobs = (0..JOBS).map(|number| format!("j{number}"));
+    start_one(folder, jobs, Members::alone(), |tokens, audit| {
+        Door::new(None, None, tokens, audit).unwrap()
+    })
+}
+
+/// A coordinator of a cluster with these jobs, each with an open incident.
+pub(in crate::http) fn start_one(
+    folder: &Path,
+    jobs: impl IntoIterator<Item = String>,
+    members: Members,
+    door: impl FnOnce(Tokens, Audit) -> Door,
+) -> Started {
     let (now, config) = (Now { mono_ns: 1, wall_ns: 1 }, Config::default());
     let (store, loaded, _) = Store::open(folder).unwrap();
-    let mut restored = Restored::new(now, &config, loaded, &store);
+    let ids = Ids::of_shard(members.own(), members.shards());
+    let mut restored = Restored::new(now, &config, loaded, &store, &ids);
     restored.jobs.attach(now, Hello { node: "n".into(), ..Hello::default() });
-    for number in 0..JOBS {
-        let (tape_id, job) = (format!("t{number}"), format!("j{number}"));
+    for (number, job) in (0..).zip(jobs) {
+        let tape_id = format!("t{number}");
         let up = RankUp { tape_id, job, ..RankUp::default() };
         restored.jobs.rank_up(&mut Context::new(now), "n", up, None);
         let growth = Growth { layer: Layer::Allocated, bytes_per_step: 1, ..Growth::default() };
@@ -51,7 +71,7 @@ fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Qu
     let counters = Arc::new(crate::state::counters::Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
     let tokens = Tokens::new(audit.clone(), Vec::new());
-    let door = Arc::new(Door::new(None, None, tokens, audit.clone()).unwrap());
+    let door = Arc::new(door(tokens, audit.clone()));
     let telemetry = Arc::new(Telemetry::start(None, &counters).unwrap());
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), Division::of(None));
     let (events, requests, queues) = Queues::new();
@@ -60,7 +80,7 @@ fn start(folder: &std::path::Path) -> (Coordinator, Api, mpsc::Sender<Event>, Qu
         shared.clone(),
         requests,
         door,
-        Arc::new(Quotas::new(Division::of(None))),
+        (Arc::new(Quotas::new(Division::of(None))), members),
         snapshots,
     );
     let works = mpsc::unbounded_channel().0;

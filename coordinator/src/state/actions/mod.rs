@@ -81,10 +81,10 @@ impl Actions {
         now: Now,
         config: &RestartConfig,
         report_interval_ns: u64,
-        mut actions: Vec<Action>,
+        (mut actions, mut ids): (Vec<Action>, Ids),
         store: &Store,
     ) -> Self {
-        let (mut ids, clock) = (Ids::default(), store.clock());
+        let clock = store.clock();
         for action in &mut actions {
             ids.seen(&action.id);
             // The monotonic clock starts at the wall clock's reading.

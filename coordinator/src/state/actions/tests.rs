@@ -38,7 +38,7 @@ fn restored_with(command: Option<String>, records: Vec<Action>) -> Actions {
     let rest = Rule { mode: Mode::Act, ..Rule::default() };
     let policy = Settings { rest, ..Settings::default() };
     let config = RestartConfig { policy, command, ..RestartConfig::default() };
-    Actions::restore(NOW, &config, 1_000_000_000, records, &store)
+    Actions::restore(NOW, &config, 1_000_000_000, (records, Ids::default()), &store)
 }
 
 /// The policy's decision about a job of this user now.

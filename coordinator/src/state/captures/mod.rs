@@ -116,8 +116,7 @@ impl Captures {
     pub(crate) fn restore(
         now: Now,
         retention: Retention,
-        records: Vec<CaptureRecord>,
-        parts: Vec<Part>,
+        (records, parts, mut ids): (Vec<CaptureRecord>, Vec<Part>, Ids),
         jobs: &mut Jobs,
         store: &Store,
     ) -> Self {
@@ -125,7 +124,7 @@ impl Captures {
         for part in parts {
             by_capture.entry(part.capture.clone()).or_default().push(part);
         }
-        let (mut ids, mut captures) = (Ids::default(), BTreeMap::new());
+        let mut captures = BTreeMap::new();
         let clock = store.clock();
         for mut record in records {
             let mut parts = by_capture.remove(&record.id).unwrap_or_default();

@@ -1,5 +1,7 @@
 //! Decisions to keep a node out: stored records, requests to targets, and recovery after a kill.
 
+use memtape_core::identity::ids::Ids;
+
 use super::*;
 use crate::config::Config;
 use crate::restart::RestartConfig;
@@ -25,7 +27,7 @@ fn config(mode: Mode, kubernetes: bool) -> RestartConfig {
 
 fn keep_out(config: &RestartConfig, second: u64, actions: Vec<Action>) -> Actions {
     let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
-    Actions::restore(at(second), config, 1_000_000_000, actions, &store)
+    Actions::restore(at(second), config, 1_000_000_000, (actions, Ids::default()), &store)
 }
 
 fn gpu(used: u64, ranks: u32) -> Gpu {
@@ -65,7 +67,7 @@ fn asked(effects: Vec<Effect>) -> (Vec<String>, Vec<String>) {
 fn when_stored(actions: &mut Actions, action: &str) -> Vec<String> {
     let mut context = Context::new(at(500));
     let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
-    let rest = Restored::new(at(0), &Config::default(), Loaded::default(), &store);
+    let rest = Restored::new(at(0), &Config::default(), Loaded::default(), &store, &Ids::default());
     actions.stored(&mut context, action, &rest.incidents, &rest.jobs);
     asked(std::iter::from_fn(|| context.pop()).collect()).1
 }
