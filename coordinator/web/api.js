@@ -25,10 +25,14 @@ export const report = JSON.parse(document.getElementById('report')?.textContent 
 /** Where the coordinator is. */
 export const origin = report?.origin ?? location.origin;
 
+/** The shards of a cluster that an answer lacks, as `3,5`; set until the next refresh. */
+export const missing = { shards: '' };
+
 /** The JSON of a path below /api/v1. */
 export async function get(path) {
   if (report) return kept(decodeURIComponent(path));
   const response = await fetch(`api/v1/${path}`, { headers: { accept: 'application/json' } });
+  missing.shards = response.headers.get('memtape-missing') ?? missing.shards;
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
   const line = answer.error ?? `the coordinator answered ${response.status}`;

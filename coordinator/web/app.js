@@ -4,7 +4,7 @@
 // (everything after #) and the theme. Nothing is drawn while the pointer or the keyboard is on a
 // chart, or text is selected: it would be gone.
 
-import { NotFound, NotSignedIn, isSignedIn, signOut } from './api.js';
+import { NotFound, NotSignedIn, isSignedIn, missing, signOut } from './api.js';
 import { keepAges, make } from './elements.js';
 import { route } from './route.js';
 import * as actions from './views/actions.js';
@@ -40,6 +40,7 @@ async function refresh() {
   const where = route();
   const name = Object.hasOwn(VIEWS, where.view) ? where.view : 'jobs';
   const { hash } = location;
+  missing.shards = '';
   try {
     const data = await VIEWS[name].load(where.id);
     if (hash === location.hash) show(hash, name, where, data);
@@ -66,10 +67,11 @@ function show(hash, name, where, data) {
     if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
-  asOf.className = '';
+  asOf.className = missing.shards ? 'stale' : '';
+  const lacks = missing.shards ? `✕ without shards ${missing.shards}: no answer; ` : '';
   asOf.textContent = isHeld
     ? 'held while a chart or a selection is in use'
-    : `as of ${new Date().toLocaleTimeString()}`;
+    : `${lacks}as of ${new Date().toLocaleTimeString()}`;
 }
 
 /** An unknown id is final, and so is one who is not known; after all else the old content stays, marked as old. */

@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
+use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificate::Named;
@@ -28,6 +29,7 @@ pub type ServerTls = Followed<Server>;
 #[derive(Debug)]
 pub struct Server {
     config: Arc<ServerConfig>,
+    client: ClientConfig,
     verifier: Arc<dyn ClientCertVerifier>,
     authorities: Vec<CertificateDer<'static>>,
     own: Named,
@@ -37,6 +39,12 @@ impl ServerTls {
     /// The settings of the next handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.current().config.clone()
+    }
+
+    /// The settings of a client of other services below the same authorities. It shows no
+    /// certificate: what it asks is asked by others.
+    pub fn client(&self) -> ClientConfig {
+        self.current().client.clone()
     }
 
     /// The names of hosts in its own certificate.
@@ -87,6 +95,12 @@ impl Contents for Server {
         let roots = Arc::new(material.roots().map_err(unfit)?);
         let key = material.key.ok_or(TlsError::Absent(folder.into(), "certificate and key"))?;
         let provider = Arc::new(default_provider());
+        let client = ClientConfig::builder_with_details(provider.clone(), Arc::new(SteadyTime))
+            .with_safe_default_protocol_versions()
+            .map_err(unfit)?
+            .with_root_certificates(roots.clone());
+        let mut client = client.with_no_client_auth();
+        client.resumption = Resumption::disabled();
         let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
             .allow_unauthenticated();
         if !material.revoked.is_empty() {
@@ -107,6 +121,6 @@ impl Contents for Server {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         let authorities = material.authorities;
-        Ok((material.hash, Self { config: Arc::new(config), verifier, authorities, own }))
+        Ok((material.hash, Self { config: Arc::new(config), client, verifier, authorities, own }))
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Answers<'a> {
 impl Answers<'_> {
     /// The job; none before an agent has reported a rank.
     pub(crate) fn job(&self) -> Option<Job> {
-        let Jobs { jobs } = self.client.fetch(&["jobs"], &[]).ok()?;
+        let Jobs { jobs, .. } = self.client.fetch(&["jobs"], &[]).ok()?;
         jobs.into_iter().find(|job| is_called(&job.job, self.job))
     }
 
@@ -50,7 +50,7 @@ impl Answers<'_> {
 
     /// First closed capture of the job with this trigger.
     pub(crate) fn capture(&self, trigger: &str) -> Option<Capture> {
-        let Captures { captures } = self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
+        let Captures { captures, .. } = self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
         let is_it = |capture: &&Capture| {
             capture.trigger == trigger && capture.state != CaptureState::Collecting
         };

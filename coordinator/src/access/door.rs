@@ -131,6 +131,16 @@ impl Door {
         caller
     }
 
+    /// May this peer make the coordinator find out about one more token?
+    ///
+    /// # Errors
+    /// The peer, or all of them, do too often.
+    pub(crate) fn admit_unknown_token(&self, peer: &Peer) -> Result<(), Refused> {
+        let now_ns = clock::now().mono_ns;
+        let taken = self.verified_of_network.take(now_ns, &peer.network().to_string());
+        taken.and_then(|()| self.verified.take(now_ns, "")).map_err(Refused::TooMany)
+    }
+
     /// May this caller do one more thing that is audited?
     ///
     /// # Errors

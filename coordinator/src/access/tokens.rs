@@ -4,6 +4,10 @@
 //! that is revoked or has expired stays in the list until the list is full. Written here, read at
 //! every request; nothing of the loop is needed. A token is stored even if its requester has
 //! disconnected.
+//!
+//! In a cluster of several shards the coordinator of the first keeps the tokens. Each other one asks
+//! it about a token that it meets, with that very token ([`Tokens::learn`]), and believes the answer
+//! for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +20,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 
 use crate::access::audit::Audit;
+use memtape_disk::clock;
 use memtape_store::records::{AuditRecord, TokenRecord};
 use memtape_store::{Changes, Error, Kind};
 
@@ -25,6 +30,11 @@ const PREFIX: &str = "mtk_";
 /// Random bytes of an id and of a secret.
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
+
+/// Time for which an answer about a token of another coordinator is not asked for again, and time
+/// for which it counts where that coordinator does not answer.
+const FRESH_NS: u64 = 10_000_000_000;
+const LEARNED_LASTS_NS: u64 = 900_000_000_000;
 
 /// Why a token was not made or revoked.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +57,26 @@ pub(crate) struct Tokens {
     /// What changes is stored with its entry.
     audit: Audit,
     all: Arc<Mutex<BTreeMap<String, TokenRecord>>>,
+    /// Tokens of another coordinator, each with the monotonic time of its answer.
+    learned: Arc<Mutex<BTreeMap<String, (u64, TokenRecord)>>>,
+}
+
+/// How a coordinator that does not keep a token knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Knows {
+    /// It keeps the token itself, has asked about it lately, or the text is no token of ours.
+    Enough,
+    /// It has asked a while ago.
+    Once,
+    /// It has not asked yet.
+    Nothing,
 }
 
 impl Tokens {
     /// Takes up the tokens of an earlier process.
     pub(crate) fn new(audit: Audit, records: Vec<TokenRecord>) -> Self {
         let all = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        Self { audit, all: Arc::new(Mutex::new(all)) }
+        Self { audit, all: Arc::new(Mutex::new(all)), learned: Arc::default() }
     }
 
     /// All tokens, by their ids.
@@ -63,15 +86,51 @@ impl Tokens {
 
     /// The holder of a token that is valid now.
     pub(crate) fn holder(&self, token: &str, now_ns: i64) -> Option<Caller> {
-        let id = token.strip_prefix(PREFIX)?.split_once('_')?.0;
-        let all = self.all();
-        let record = all.get(id)?;
-        // Compared in constant time.
-        let is_same = blake3::Hash::from_hex(&record.hash).ok()? == blake3::hash(token.as_bytes());
-        (is_same && is_valid(record, now_ns)).then(|| {
-            let grant = Grant { role: record.role, scope: record.scope.clone() };
+        let record = self.kept(token).or_else(|| {
+            let (at_ns, record) = self.learned().get(id_of(token)?)?.clone();
+            let age_ns = clock::now().mono_ns.saturating_sub(at_ns);
+            (age_ns < LEARNED_LASTS_NS && is_of(&record, token)).then_some(record)
+        })?;
+        is_valid(&record, now_ns).then(|| {
+            let grant = Grant { role: record.role, scope: record.scope };
             Caller::holder(format!("token:{}", record.name), grant)
         })
+    }
+
+    /// The record of a token that is kept here, valid or not.
+    pub(crate) fn kept(&self, token: &str) -> Option<TokenRecord> {
+        self.all().get(id_of(token)?).filter(|record| is_of(record, token)).cloned()
+    }
+
+    /// What this coordinator, which does not keep it, knows of a token.
+    pub(crate) fn knows(&self, token: &str, now_ns: u64) -> Knows {
+        let Some(id) = id_of(token).filter(|_| self.kept(token).is_none()) else {
+            return Knows::Enough;
+        };
+        match self.learned().get(id).filter(|(_, record)| is_of(record, token)) {
+            Some((at_ns, _)) if now_ns.saturating_sub(*at_ns) < FRESH_NS => Knows::Enough,
+            Some((at_ns, _)) if now_ns.saturating_sub(*at_ns) < LEARNED_LASTS_NS => Knows::Once,
+            _ => Knows::Nothing,
+        }
+    }
+
+    /// Notes what the coordinator that keeps a token says of it now; none where it is not valid. Was
+    /// it valid before, and is no more?
+    pub(crate) fn learn(&self, token: &str, record: Option<TokenRecord>, now_ns: u64) -> bool {
+        let (Some(id), mut learned) = (id_of(token), self.learned()) else { return false };
+        let Some(record) = record else {
+            // The id may be that of a valid token, with another secret.
+            let is_known = learned.get(id).is_some_and(|(_, record)| is_of(record, token));
+            return is_known && learned.remove(id).is_some();
+        };
+        let hash = blake3::hash(token.as_bytes()).to_hex().to_string();
+        learned.insert(id.to_string(), (now_ns, TokenRecord { hash, ..record }));
+        if learned.len() > TOKENS_MAX {
+            let oldest = learned.iter().min_by_key(|(_, (at_ns, _))| *at_ns);
+            let oldest = oldest.map(|(id, _)| id.clone());
+            oldest.map(|id| learned.remove(&id));
+        }
+        false
     }
 
     /// Makes a token of this name, grant and time; the token itself, which is kept nowhere, and its
@@ -155,9 +214,24 @@ impl Tokens {
         async move { written.await.unwrap_or_else(|_| Err(stopping())) }
     }
 
+    fn learned(&self) -> MutexGuard<'_, BTreeMap<String, (u64, TokenRecord)>> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, TokenRecord>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The id in a token; none in a text that is no token of ours.
+fn id_of(token: &str) -> Option<&str> {
+    Some(token.strip_prefix(PREFIX)?.split_once('_')?.0)
+}
+
+/// Is it the record of this very token? Compared in constant time.
+fn is_of(record: &TokenRecord, token: &str) -> bool {
+    let hash = blake3::Hash::from_hex(&record.hash);
+    hash.is_ok_and(|hash| hash == blake3::hash(token.as_bytes()))
 }
 
 /// Is a token neither revoked nor expired?
@@ -226,6 +300,31 @@ mod tests {
         drop(tokens);
         let loaded = Store::open_in_turns(&disk.process()).unwrap().1;
         assert_eq!(loaded.tokens[0].revoked_wall_ns, Some(5));
+    }
+
+    #[test]
+    fn what_is_learned_of_a_token_counts_for_a_while_and_for_no_other() {
+        let tokens = tokens(&SimulatedDisk::new(1));
+        let (token, other) = ("mtk_0a_secret", "mtk_0a_other");
+        assert_eq!(
+            (tokens.knows(token, 0), tokens.knows("eyJ", 0)),
+            (Knows::Nothing, Knows::Enough)
+        );
+        assert!(!tokens.learn(token, Some(wanted()), 7));
+        assert_eq!(tokens.knows(token, 7 + FRESH_NS - 1), Knows::Enough);
+        assert_eq!(tokens.knows(token, 7 + FRESH_NS), Knows::Once);
+        assert_eq!(tokens.knows(token, 7 + LEARNED_LASTS_NS), Knows::Nothing);
+        // The same id with another secret takes nothing from it.
+        assert_eq!(tokens.knows(other, 7), Knows::Nothing);
+        assert!(!tokens.learn(other, None, 8));
+        assert_eq!(tokens.knows(token, 8), Knows::Enough);
+        assert!(tokens.learn(token, None, 8) && tokens.knows(token, 8) == Knows::Nothing);
+        // The one that was asked about longest ago makes room.
+        for number in 0..=TOKENS_MAX {
+            tokens.learn(&format!("mtk_{number}_x"), Some(wanted()), 9 + number as u64);
+        }
+        let knows = [0, 1].map(|number| tokens.knows(&format!("mtk_{number}_x"), 9));
+        assert_eq!(knows, [Knows::Nothing, Knows::Enough]);
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use memtape_proto::api::{
 use crate::access::tokens::{TokenError, is_valid};
 use crate::access::{Refused, latest_ns};
 use crate::connections::Call;
-use crate::http::asking::{Asking, cookie, cookie_name, refuse};
+use crate::http::asking::{Asking, cookie, cookie_name, refuse, token as token_of};
 use crate::http::request::{Accepted, Answer, Api, IdPath, PathOf, Problem, QueryOf, Sent};
 use crate::http::route_list::Routes;
 use memtape_store::records::TokenRecord;
@@ -38,6 +38,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
         )
         .get("/tokens", "All tokens, without the tokens themselves.", list)
         .post("/tokens", "Makes a token; it is shown this once.", create)
+        .get("/tokens/own", "The token that the request has, without the token itself.", own)
         .post("/tokens/{id}/revoke", "Revokes a token.", revoke)
         .get("/audit", "Who did what, when and from where; oldest first.", audit)
 }
@@ -104,6 +105,15 @@ async fn list(asking: Asking) -> Answer<Tokens> {
     let now_ns = latest_ns();
     let tokens = asking.api.door.tokens.list();
     Ok(Json(Tokens { tokens: tokens.iter().map(|record| token(record, now_ns)).collect() }))
+}
+
+async fn own(asking: Asking, headers: HeaderMap) -> Answer<Token> {
+    let tokens = &asking.api.door.tokens;
+    let kept = token_of(&asking.api, &headers).ok().flatten().and_then(|token| tokens.kept(token));
+    let kept = kept.ok_or_else(|| {
+        Problem::new(StatusCode::NOT_FOUND, "the request has no token of this coordinator")
+    });
+    Ok(Json(token(&kept?, latest_ns())))
 }
 
 async fn create(asking: Asking, Sent(body): Sent) -> Result<Accepted<CreatedToken>, Problem> {

@@ -221,7 +221,7 @@ impl FromRequestParts<Api> for Asking {
 }
 
 /// The token of a request: in `Authorization` from a program, in the cookie from a page.
-fn token<'a>(api: &Api, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refused> {
+pub(super) fn token<'a>(api: &Api, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refused> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let value = value.to_str().map_err(|_| Refused::BadToken)?;
         return value.strip_prefix("Bearer ").map(Some).ok_or(Refused::BadToken);
@@ -266,4 +266,4 @@ pub(super) fn refused(api: &Api, why: &Refused) -> Problem {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -70,7 +70,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
         });
         list.collect()
     });
-    Ok(Json(Captures { captures: captures.await? }))
+    Ok(Json(Captures { captures: captures.await?, ..Captures::default() }))
 }
 
 /// Reads something of a capture.

@@ -37,7 +37,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
         let listed = shared(of_job, ROWS_LISTED_MAX, Tracked::holder);
         listed.into_iter().map(|known| incident(view, known)).collect()
     });
-    Ok(Json(Incidents { incidents: incidents.await? }))
+    Ok(Json(Incidents { incidents: incidents.await?, ..Incidents::default() }))
 }
 
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
@@ -54,7 +54,7 @@ async fn actions(asking: Asking) -> Answer<Actions> {
         let listed = shared(view.actions().rev().collect(), ROWS_LISTED_MAX, holder);
         listed.into_iter().map(action).collect::<Vec<_>>()
     });
-    Ok(Json(Actions { actions: actions.await? }))
+    Ok(Json(Actions { actions: actions.await?, ..Actions::default() }))
 }
 
 /// What became of the ranks of an incident's attempt; empty for growth, and where the attempt is no

@@ -20,7 +20,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 pub(super) async fn jobs(asking: Asking) -> Answer<Jobs> {
     let jobs = asking.ask(|view| view.jobs().map(|attempt| job(view, attempt)).collect());
-    Ok(Json(Jobs { jobs: jobs.await? }))
+    Ok(Json(Jobs { jobs: jobs.await?, ..Jobs::default() }))
 }
 
 fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {

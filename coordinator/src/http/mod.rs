@@ -3,6 +3,8 @@
 mod access_routes;
 pub(crate) mod asking;
 mod capture_routes;
+#[cfg(feature = "cluster")]
+pub(crate) mod gather;
 mod hint_routes;
 mod incident_routes;
 mod job_routes;

@@ -1,14 +1,19 @@
-//! `/nodes`: the nodes whose agents have connected.
+//! `/nodes`: the nodes whose agents have connected; and `/cluster`: the shards of the jobs.
 
 use axum::response::Json;
-use memtape_proto::api::{Node, Nodes};
+use memtape_core::placement::JobsShard;
+use memtape_proto::api::{Cluster, Node, Nodes, Shard};
 
 use crate::http::asking::Asking;
 use crate::http::request::Answer;
 use crate::http::route_list::Routes;
 
 pub(crate) fn add(routes: Routes) -> Routes {
-    routes.get("/nodes", "All nodes whose agents have connected.", nodes)
+    routes.get("/nodes", "All nodes whose agents have connected.", nodes).get(
+        "/cluster",
+        "The shards of the cluster, and the coordinators that own them.",
+        cluster,
+    )
 }
 
 async fn nodes(asking: Asking) -> Answer<Nodes> {
@@ -23,5 +28,18 @@ async fn nodes(asking: Asking) -> Answer<Nodes> {
         });
         nodes.collect()
     });
-    Ok(Json(Nodes { nodes: nodes.await? }))
+    Ok(Json(Nodes { nodes: nodes.await?, ..Nodes::default() }))
+}
+
+/// The shard of this coordinator. The owners of the others are asked as for every list.
+async fn cluster(asking: Asking) -> Answer<Cluster> {
+    let members = &asking.api.members;
+    let (shard, shards) = (members.own(), members.shards());
+    let own = Shard {
+        shard,
+        owner: members.owner(Some(JobsShard { shard, shards })),
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        owned_since_wall_ns: asking.api.owned_since_wall_ns,
+    };
+    Ok(Json(Cluster { shards: vec![own], ..Cluster::default() }))
 }

@@ -21,6 +21,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::http::asking::Asking;
+#[cfg(feature = "cluster")]
+use crate::http::gather::Gather;
 use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
 use crate::http::site::Site;
@@ -72,7 +74,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
             Ok(Json(index.clone()))
         });
     let routes = routes.into_router();
-    Router::new()
+    let router = Router::new()
         .merge(routes)
         .route("/api/v1/", get(async || Redirect::permanent("/api/v1")))
         .route("/api/v1/{*path}", get(no_path).post(no_path))
@@ -84,11 +86,24 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .route("/metrics", get(metrics_text))
         .merge(page::router())
         .layer(Extension(Readiness::default()))
-        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX));
+    of_cluster(router, &api)
         .layer(middleware::from_fn_with_state(api.clone(), sending::hold))
         .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
+}
+
+/// The routes with the answers of the whole cluster.
+#[cfg(feature = "cluster")]
+fn of_cluster(router: Router<Api>, api: &Api) -> Router<Api> {
+    let gather = Gather::new(api.clone());
+    router.layer(middleware::from_fn_with_state(gather, Gather::answer))
+}
+
+#[cfg(not(feature = "cluster"))]
+fn of_cluster(router: Router<Api>, _: &Api) -> Router<Api> {
+    router
 }
 
 /// The port of health: `/healthz` and `/readyz`, for every client.

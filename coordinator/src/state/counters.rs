@@ -85,6 +85,8 @@ losses! {
         "`memtape audit` names callers: give a role or token, or stop the caller";
     RequestsTooMany: "A request beyond a caller's rate of requests",
         "Ask less often; answers of status 429 say when to come again";
+    ShardMissing: "A shard that an answer of the whole cluster lacks: its owner gave none",
+        "`memtape cluster` says which, and why";
     SlowDownload: "A download that was ended because its client read too slowly",
         "Repeat it from a faster network";
     SlowUpload: "An upload that was ended because its snapshot came too slowly",

@@ -79,6 +79,7 @@ pub(super) fn document(listed: &[IndexedRoute]) -> Value {
 fn bound(value: &mut Value) {
     if let Some(fields) = value.as_object_mut() {
         let maximum = match fields.get("format").and_then(Value::as_str) {
+            Some("uint16") => u64::from(u16::MAX),
             Some("uint32") => u64::from(u32::MAX),
             Some("uint" | "uint64") => u64::MAX,
             _ => 0,
@@ -118,11 +119,13 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
         answers::<Approved>("post /api/v1/incidents/{id}/approve", schemas),
         answers::<Hints>("get /api/v1/jobs/{job}/hints", schemas),
         answers::<Nodes>("get /api/v1/nodes", schemas),
+        answers::<Cluster>("get /api/v1/cluster", schemas),
         answers::<WhoAmI>("get /api/v1/whoami", schemas),
         answers::<WhoAmI>("post /api/v1/session", schemas).sending::<SignIn>(schemas),
         answers::<WhoAmI>("post /api/v1/session/end", schemas),
         answers::<Tokens>("get /api/v1/tokens", schemas),
         accepts::<CreatedToken>("post /api/v1/tokens", schemas).sending::<TokenRequest>(schemas),
+        answers::<Token>("get /api/v1/tokens/own", schemas),
         answers::<Token>("post /api/v1/tokens/{id}/revoke", schemas),
         answers::<Audit>("get /api/v1/audit", schemas).query::<AuditQuery>(),
         sends("get /api/v1/store/backup", "application/x-tar", backup).query::<BackupQuery>(),

@@ -12,7 +12,7 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 27] = [
+const REQUESTS: [(&str, &str); 29] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
@@ -31,12 +31,14 @@ const REQUESTS: [(&str, &str); 27] = [
     ("get /api/v1/incidents/{id}", "/api/v1/incidents/{incident}"),
     ("get /api/v1/actions", "/api/v1/actions"),
     ("get /api/v1/nodes", "/api/v1/nodes"),
+    ("get /api/v1/cluster", "/api/v1/cluster"),
     ("get /api/v1/openapi.json", "/api/v1/openapi.json"),
     ("get /api/v1/whoami", "/api/v1/whoami"),
     ("post /api/v1/session", "/api/v1/session"),
     ("post /api/v1/session/end", "/api/v1/session/end"),
     ("get /api/v1/tokens", "/api/v1/tokens"),
     ("post /api/v1/tokens", "/api/v1/tokens"),
+    ("get /api/v1/tokens/own", "/api/v1/tokens/own"),
     ("post /api/v1/tokens/{id}/revoke", "/api/v1/tokens/0a1b/revoke"),
     ("get /api/v1/audit", "/api/v1/audit"),
     ("get /api/v1/store/backup", "/api/v1/store/backup"),
@@ -163,7 +165,9 @@ async fn the_document_is_the_running_server() {
         } else {
             status.to_string()
         };
-        let is_refused = method == "post" && !path.ends_with("/session/end");
+        // Without a token there is none of its own.
+        let is_refused =
+            path.ends_with("/own") || method == "post" && !path.ends_with("/session/end");
         assert_eq!(status == "default", is_refused, "{name} answered {answer}");
         if let Some(schema) = schema(operation, &status) {
             schemas.assert_valid(schema, &answer, &path);

@@ -432,6 +432,10 @@ limits! {
         "The body of a request to the HTTP API, and the first message of an agent",
         "the request is refused with status 413, the stream as `bad_message`",
         "the answer";
+    GATHERED_BYTES_MAX: u64 = 32 << 20, Bytes, "coordinator",
+        "Lists of other shards in one answer of a cluster",
+        "the list of a further shard is left out",
+        "the answer names the shard, `memtape_losses_total{reason=\"shard_missing\"}`";
     ROWS_LISTED_MAX: usize = 1000, Count, "coordinator",
         "Incidents, or actions, in one list of the HTTP API",
         "the newest of each node, and of each owner on it, are listed",

@@ -3,6 +3,7 @@
 pub use memtape_core::action::TargetKind;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::MissingShard;
 use super::name::Named;
 
 /// Decisions, newest first.
@@ -12,6 +13,8 @@ use super::name::Named;
 pub struct Actions {
     /// The newest 1,000.
     pub actions: Vec<Action>,
+    /// Shards of the cluster whose actions are not in the list.
+    pub missing_shards: Vec<MissingShard>,
 }
 
 /// A decision about a job whose memory grows, or about a node whose GPU memory was not given back,

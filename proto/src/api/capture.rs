@@ -4,6 +4,7 @@ pub use memtape_core::capture::{Outcome, Part};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use super::cluster::MissingShard;
 use super::name::Named;
 
 /// The body of a request for a capture. An empty body is the newest step.
@@ -31,6 +32,8 @@ pub struct RequestedCapture {
 pub struct Captures {
     /// The newest 200.
     pub captures: Vec<Capture>,
+    /// Shards of the cluster whose captures are not in the list.
+    pub missing_shards: Vec<MissingShard>,
 }
 
 /// The manifest of a capture.

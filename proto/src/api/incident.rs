@@ -9,6 +9,7 @@ use memtape_core::tape::layout::Clock;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use super::cluster::MissingShard;
 use super::name::Named;
 
 /// Incidents, newest first.
@@ -18,6 +19,8 @@ use super::name::Named;
 pub struct Incidents {
     /// The newest 1,000.
     pub incidents: Vec<Incident>,
+    /// Shards of the cluster whose incidents are not in the list.
+    pub missing_shards: Vec<MissingShard>,
 }
 
 /// One incident.

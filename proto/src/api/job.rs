@@ -5,6 +5,7 @@ use memtape_core::tape::layout::Clock;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use super::cluster::MissingShard;
 use super::name::Named;
 
 /// All jobs.
@@ -14,6 +15,8 @@ use super::name::Named;
 pub struct Jobs {
     /// In the order of their names.
     pub jobs: Vec<Job>,
+    /// Shards of the cluster whose jobs are not in the list.
+    pub missing_shards: Vec<MissingShard>,
 }
 
 /// A job by the attempt that stands for it.

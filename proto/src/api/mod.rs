@@ -8,6 +8,7 @@
 mod access;
 mod action;
 mod capture;
+mod cluster;
 mod collectives;
 mod hints;
 mod incident;
@@ -23,6 +24,7 @@ mod series;
 pub use access::*;
 pub use action::*;
 pub use capture::*;
+pub use cluster::*;
 pub use collectives::*;
 pub use hints::*;
 pub use incident::*;

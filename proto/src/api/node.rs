@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cluster::MissingShard;
 pub use crate::readings::{Gpu, Host};
 
 /// All nodes.
@@ -11,6 +12,8 @@ pub use crate::readings::{Gpu, Host};
 pub struct Nodes {
     /// In the order of their names.
     pub nodes: Vec<Node>,
+    /// Shards of the cluster whose nodes are not in the list.
+    pub missing_shards: Vec<MissingShard>,
 }
 
 /// One node.

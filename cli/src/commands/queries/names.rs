@@ -43,7 +43,7 @@ impl SomeJobs {
 /// Id of the job with this id or name; without one, of the only job that is running.
 /// Fails when there is none.
 pub(crate) fn one_job(client: &Client, asked: Option<&String>) -> anyhow::Result<String> {
-    let Jobs { jobs } = client.fetch(&["jobs"], &[])?;
+    let Jobs { jobs, .. } = client.fetch(&["jobs"], &[])?;
     let Some(job) = asked else { return only_job(&jobs) };
     let called: Vec<&Job> = jobs.iter().filter(|of| is_called(&of.job, job)).collect();
     if let Some(meant) = meant(&called, |of| of.ranks_alive > 0) {
