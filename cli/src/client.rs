@@ -216,6 +216,12 @@ impl Client {
     async fn accepted(&self, response: reqwest::Response) -> anyhow::Result<reqwest::Response> {
         let status = response.status();
         if status.is_success() {
+            if let Some(shards) = response.headers().get("memtape-missing") {
+                let shards = shards.to_str().unwrap_or_default();
+                eprintln!(
+                    "memtape: warning: the answer lacks shards {shards}: `memtape cluster` says why"
+                );
+            }
             return Ok(response);
         }
         let bytes = response.bytes().await.map_err(|error| self.explain(&error))?;

@@ -98,6 +98,8 @@ pub(crate) enum Command {
     Captures(list::CapturesArgs),
     /// List what was done about jobs and nodes, or would be, and whether it helped.
     Actions(list::ActionsArgs),
+    /// List the shards of the cluster, the coordinators that own them, and those without an answer.
+    Cluster(list::ClusterArgs),
     /// Show an incident, a capture, or the state of one rank.
     Show(show::ShowArgs),
     /// Take a synchronized snapshot of all ranks of a job.
@@ -147,6 +149,7 @@ impl Command {
             Self::Incidents(args) => list::incidents(&args, globals),
             Self::Captures(args) => list::captures(&args, globals),
             Self::Actions(args) => list::actions(&args, globals),
+            Self::Cluster(args) => list::cluster(&args, globals),
             Self::Show(args) => show::run(&args, globals),
             Self::Capture(args) => capture::run(&args, globals),
             Self::Export(args) => export::run(&args, globals),
@@ -196,6 +199,7 @@ mod tests {
         check("memtape captures j --trigger growth --since 2d --watch 1", true);
         check("memtape actions", true);
         check("memtape actions j --all --watch 2", true);
+        check("memtape cluster --watch 2", true);
         check("memtape hints", true);
         check("memtape hints j --json", true);
         check("memtape run --apply-hints --coordinator x -- true", true);

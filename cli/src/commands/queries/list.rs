@@ -1,10 +1,11 @@
-//! `memtape jobs`, `ranks`, `incidents`, `captures`, `actions`: lists from the coordinator.
+//! `memtape jobs`, `ranks`, `incidents`, `captures`, `actions`, `cluster`: lists from the
+//! coordinator.
 
 use clap::builder::PossibleValuesParser;
 use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
-    Action, Actions, Capture, CaptureState, Captures, Incident, IncidentState, Incidents, Jobs,
-    Ranks,
+    Action, Actions, Capture, CaptureState, Captures, Cluster, Incident, IncidentState, Incidents,
+    Jobs, Ranks,
 };
 use serde_json::Value;
 
@@ -69,6 +70,13 @@ pub(crate) struct ActionsArgs {
     /// Show decisions to do nothing, too.
     #[arg(long)]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
+}
+
+/// `memtape cluster`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterArgs {
     #[command(flatten)]
     pub(crate) watch: Watch,
 }
@@ -141,6 +149,15 @@ pub(crate) fn actions(args: &ActionsArgs, globals: &Globals) -> anyhow::Result<(
             is_of_job && (args.all || !of.outcome.is_empty())
         });
         globals.shown(&answer, |of: Actions| answers::actions(&of.actions, now_ns))
+    })
+}
+
+/// The shards of the cluster, and who owns them.
+pub(crate) fn cluster(args: &ClusterArgs, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    args.watch.print(|| {
+        let text = |of: Cluster| answers::cluster(&of, clock::wall_ns());
+        globals.shown(&client.get(&["cluster"], &[])?, text)
     })
 }
 
