@@ -2,10 +2,13 @@
 //! broke, with TLS where the address says `https`.
 //!
 //! Each connection reads the certificate from the folder, so a replaced certificate is used from
-//! the next connection on.
+//! the next connection on. Of several addresses each connection tries the one after the last one
+//! that answered first: a coordinator that is stopped, or cut off from its bucket, answers still.
 
 use std::io;
-use std::sync::Arc;
+use std::net::Shutdown;
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -24,6 +27,10 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same where there are several coordinators: another one takes over in this time.
+const PING_INTERVAL_OF_SEVERAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(5);
+
 /// The coordinator's address cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
@@ -35,29 +42,86 @@ pub enum AddressError {
     NoHost(String),
 }
 
+/// The connections of a channel. Clones are handles of the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Connections {
+    addresses: Arc<[Address]>,
+    used: Arc<Mutex<Used>>,
+}
+
+/// The newest connection.
+#[derive(Debug, Default)]
+struct Used {
+    /// The address to try first for the next one.
+    next: usize,
+    /// A handle of its socket.
+    socket: Option<std::net::TcpStream>,
+}
+
 /// A channel to the coordinator, which connects when it is first used. Of several addresses,
-/// separated by commas, the first one that answers is used: of the coordinators of a cluster one
-/// listens.
+/// separated by commas, one that answers is used: some coordinators of a cluster do not listen.
+/// Where another one takes over, a connection that is gone is found sooner.
 /// Fails for an address that cannot be used.
 pub(crate) fn channel(
     coordinators: &str,
     tls: Option<Arc<ClientTls>>,
-) -> Result<Channel, AddressError> {
+    is_replaced: bool,
+) -> Result<(Channel, Connections), AddressError> {
     let addresses = coordinators.split(',').map(Address::of).collect::<Result<Vec<_>, _>>()?;
+    let (interval, patience) = match is_replaced {
+        false => (PING_INTERVAL, PING_TIMEOUT),
+        true => (PING_INTERVAL_OF_SEVERAL, PING_TIMEOUT_OF_SEVERAL),
+    };
     // The library makes no TLS of its own here, and wants to hear of none.
     let first = coordinators.split(',').next().unwrap_or_default();
     let plain = first.replacen("https://", "http://", 1);
     let endpoint = Endpoint::from_shared(plain)
         .map_err(|error| AddressError::NoUrl(first.to_string(), error))?
         .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_interval(interval)
+        .keep_alive_timeout(patience)
         .keep_alive_while_idle(true);
-    let addresses: Arc<[Address]> = addresses.into();
-    Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-        let (addresses, tls) = (addresses.clone(), tls.clone());
-        async move { connect_one(&addresses, tls.as_deref()).await.map(TokioIo::new) }
-    })))
+    let all = Connections { addresses: addresses.into(), used: Arc::default() };
+    let connecting = all.clone();
+    let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+        let (all, tls) = (connecting.clone(), tls.clone());
+        async move { all.connect(tls.as_deref()).await.map(TokioIo::new) }
+    }));
+    Ok((channel, all))
+}
+
+impl Connections {
+    /// Ends the connection, unless there is one address only: the next one goes to another.
+    pub(crate) fn leave(&self) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(socket) = used.socket.take()
+            && self.addresses.len() > 1
+        {
+            // A connection that has ended is left already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Connects to the next address that answers; each has its part of the time.
+    async fn connect(&self, tls: Option<&ClientTls>) -> io::Result<Box<dyn Stream>> {
+        let count = self.addresses.len();
+        let time = CONNECT_TIMEOUT / u32::try_from(count).unwrap_or(u32::MAX).max(1);
+        let next = self.used.lock().unwrap_or_else(PoisonError::into_inner).next;
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for at in next..next + count {
+            let Some(address) = self.addresses.get(at % count) else { continue };
+            match timeout(time, connect(address, tls)).await {
+                Ok(Ok((stream, socket))) => {
+                    let used = Used { next: (at + 1) % count, socket: Some(socket) };
+                    *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
+                    return Ok(stream);
+                }
+                Ok(Err(why)) => last = why,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
 }
 
 /// Where a coordinator listens.
@@ -85,31 +149,20 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Connects to the first address that answers; each has its part of the time.
-async fn connect_one(
-    addresses: &[Address],
+/// Connects to an address; gives the connection, and a handle of its socket.
+async fn connect(
+    address: &Address,
     tls: Option<&ClientTls>,
-) -> io::Result<Box<dyn Stream>> {
-    let time = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for address in addresses {
-        match timeout(time, connect(address, tls)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(why)) => last = why,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(last)
-}
-
-async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::Result<Box<dyn Stream>> {
+) -> io::Result<(Box<dyn Stream>, std::net::TcpStream)> {
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     stream.set_nodelay(true)?;
-    let Some(tls) = tls else { return Ok(Box::new(stream)) };
+    let socket = stream.as_fd().try_clone_to_owned()?.into();
+    let Some(tls) = tls else { return Ok((Box::new(stream), socket)) };
     let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
     let mut config = tls.config();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    Ok((Box::new(stream), socket))
 }
 
 #[cfg(test)]
@@ -128,7 +181,29 @@ mod tests {
             ("http://one:7771,http://two:7771", true),
             ("http://one:7771,", false),
         ] {
-            assert_eq!(channel(address, None).is_ok(), is_good, "{address}");
+            assert_eq!(channel(address, None, false).is_ok(), is_good, "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_next_connection_goes_to_the_next_coordinator_that_listens() {
+        let mut listeners = Vec::new();
+        for _ in 0..3 {
+            listeners.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port"));
+        }
+        let address = |listener: &tokio::net::TcpListener| {
+            format!("http://{}", listener.local_addr().expect("an address"))
+        };
+        let addresses = listeners.iter().map(address).collect::<Vec<_>>().join(",");
+        let (_, all) = channel(&addresses, None, true).expect("addresses");
+        // The second one waits: it does not listen.
+        drop(listeners.remove(1));
+        for expected in [0, 1, 0] {
+            let mut stream = all.connect(None).await.expect("a connection");
+            let (_accepted, _) = listeners[expected].accept().await.expect("a connection");
+            all.leave();
+            let left = tokio::io::AsyncReadExt::read(&mut stream, &mut [0]).await;
+            assert_eq!(left.expect("an end"), 0);
         }
     }
 }

@@ -149,7 +149,7 @@ impl Why {
 }
 
 /// Keeps a stream to the coordinator for as long as the agent's loop listens. The agent takes this
-/// for the number of shards.
+/// for the number of shards. Each stream of a cluster has a connection of its own.
 pub(crate) async fn hold<E: From<StreamEvent>>(
     coordinators: Arc<Coordinators>,
     shards: u16,
@@ -162,6 +162,7 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
     while !events.is_closed() {
         let coordinator = coordinators.address();
         let end = attach(&coordinators.channel(), hello.clone(), &events).await;
+        coordinators.leave();
         if let Some(lasted) = end.lasted {
             logged.clear();
             if lasted >= SETTLED_AFTER {
@@ -191,7 +192,8 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
             tracing::warn!("coordinator {coordinator} is not connected ({line}); retrying");
             logged.push(why);
         }
-        let wait = backoff(failures, RandomState::new().build_hasher().finish());
+        let counted = failures.min(coordinators.failures_max());
+        let wait = backoff(counted, RandomState::new().build_hasher().finish());
         failures = failures.saturating_add(1);
         sleep(wait.max(end.wait.unwrap_or_default().min(GOODBYE_MAX))).await;
     }
@@ -291,7 +293,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
         let address = listener.local_addr().expect("address");
         drop(listener);
-        let channel = channel(&format!("http://{address}"), None).expect("channel");
+        let (channel, _) = channel(&format!("http://{address}"), None, false).expect("channel");
         let (events, _received) = mpsc::channel::<StreamEvent>(1);
         let end = attach(&channel, wire::hello("n", "b", None), &events).await;
         assert!(end.lasted.is_none());
@@ -306,15 +308,15 @@ mod tests {
             (b"", Unreachable::BrokenOff),
         ] {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
-            let channel =
-                channel(&format!("http://{}", listener.local_addr().expect("address")), None);
+            let address = format!("http://{}", listener.local_addr().expect("address"));
+            let channel = channel(&address, None, false);
             tokio::spawn(async move {
                 let (mut connection, _) = listener.accept().await.expect("a connection");
                 let _ = connection.read(&mut [0; 4096]).await;
                 let _ = connection.write_all(answer).await;
             });
             let (events, _received) = mpsc::channel::<StreamEvent>(1);
-            let end = attach(&channel.expect("channel"), wire::hello("n", "b", None), &events).await;
+            let end = attach(&channel.expect("channel").0, wire::hello("n", "b", None), &events).await;
             assert_eq!(end.why, Why::Unreachable(expected));
         }
     }
