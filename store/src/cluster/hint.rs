@@ -59,7 +59,7 @@ impl Hint {
     }
 
     /// Changes the hint from this version (none: it must not be there); none when another
-    /// coordinator changed it before.
+    /// coordinator changed it before. The version may be that of an earlier change by this process.
     ///
     /// # Errors
     /// The bucket cannot be written.
@@ -69,9 +69,9 @@ impl Hint {
         match self.bucket.objects.put_opts(&self.path, body.into(), mode.into()).await {
             Ok(put) => Ok(Some(Version(put.into()))),
             Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {
-                // A PUT whose answer was lost is repeated, and refused because of itself.
-                let now = self.read().await?;
-                Ok(now.filter(|(known, _)| known == owner).map(|(_, version)| version))
+                // A PUT whose answer was lost is in the way of itself, and of the next one.
+                let now = self.read().await?.filter(|(known, _)| known.process == owner.process);
+                Ok(now.map(|(_, version)| version))
             }
             Err(error) => Err(error.into()),
         }

@@ -8,6 +8,7 @@ use memtape_disk::tree::Change;
 use object_store::RetryConfig;
 
 use crate::bucket::Bucket;
+use crate::cluster::hint::{Hint, Owner};
 use crate::cluster::proof::prove;
 use crate::cluster::shard::{Epoch, Level, Position, Shard, ShardError, ShardId};
 use crate::error::Kind;
@@ -223,4 +224,19 @@ async fn damage_is_an_error_and_no_missing_row() {
     let logged = server.keys().into_iter().rfind(|key| key.contains("/wal/")).unwrap();
     assert!(server.damage(&logged));
     assert_eq!(take(&server, "b", None).await.unwrap_err(), ShardError::Damaged);
+}
+
+#[tokio::test]
+async fn a_renewal_whose_answers_were_lost_is_no_claim_of_another() {
+    let server = Server::start().await;
+    let hint = Hint::new(&bucket(&server, "a"), SHARD);
+    let owner = |renewals| Owner { process: "a".into(), renewals, ..Owner::default() };
+    let version = hint.write(None, &owner(0)).await.unwrap().expect("nobody else is there");
+    // The request and its three repetitions.
+    server.fail_next(&[Fault::AnswerLost; 4]);
+    hint.write(Some(version.clone()), &owner(1)).await.unwrap_err();
+    let version = hint.write(Some(version), &owner(2)).await.unwrap().expect("it is its own");
+    assert!(hint.write(Some(version.clone()), &owner(3)).await.unwrap().is_some());
+    let other = Owner { process: "b".into(), ..Owner::default() };
+    assert!(hint.write(Some(version), &other).await.unwrap().is_none());
 }
