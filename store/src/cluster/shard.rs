@@ -28,8 +28,9 @@ use crate::cluster::breaker::Breaker;
 /// Time after which rows are put into the bucket that no sync asked for.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 
-/// Interval at which an idle owner finds out that the shard was taken from it.
-const MANIFEST_POLL_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which an owner finds out that the shard was taken from it. Until then it can put
+/// objects of rows in the way of the new owner's fence, and the new owner passes them one by one.
+const MANIFEST_POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval of the search for work of compaction.
 const COMPACT_EVERY: Duration = Duration::from_secs(30);
