@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::bucket::Bucket;
 use crate::cluster::breaker::Breaker;
+use crate::cluster::cache::TableCache;
 
 /// Time after which rows are put into the bucket that no sync asked for.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
@@ -45,6 +46,9 @@ const TABLE_BYTES: usize = 4 << 20;
 
 /// Bytes of rows in memory from which on writes wait.
 pub(crate) const UNFLUSHED_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of a table that one request reads, at least: a request costs time whatever it reads.
+const READ_AHEAD_BYTES: usize = 256 << 10;
 
 /// Key of the row with the epoch. No kind of record has this byte.
 const EPOCH_KEY: &[u8] = b"\0epoch";
@@ -164,8 +168,9 @@ impl Shard {
         seen: Option<Epoch>,
         breaker: &Breaker,
     ) -> Result<Self, ShardError> {
-        let mut builder =
-            Db::builder(shard.path(bucket), Arc::new(breaker.clone())).with_settings(settings());
+        let mut builder = Db::builder(shard.path(bucket), Arc::new(breaker.clone()))
+            .with_settings(settings())
+            .with_db_cache(Arc::<TableCache>::default(), 0);
         if let Some(Epoch(seen)) = seen {
             builder = builder.with_expected_epoch(seen);
         }
@@ -257,7 +262,12 @@ impl Shard {
         level: Level,
         visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), ShardError> {
-        let options = ScanOptions { durability_filter: level.into(), ..Default::default() };
+        let options = ScanOptions {
+            durability_filter: level.into(),
+            read_ahead_bytes: READ_AHEAD_BYTES,
+            cache_blocks: true,
+            ..Default::default()
+        };
         visit_rows(&self.db, (begin, end), &options, visit).await
     }
 
