@@ -4,16 +4,17 @@
 //! A coordinator owns one shard. Of several coordinators on one bucket as many work as there are
 //! shards; the others wait, and do not listen. When an owner's hint was not renewed for its time,
 //! one of them claims it and takes the shard. An owner reads the hints of the other shards, too, to
-//! tell agents and people where they are.
-//! An owner whose hint or shard was taken ends, and waits when it is started again. The hint
-//! only decides who tries: the fence of the shard refuses every write of an earlier owner.
+//! tell agents and people where they are. An owner whose hint or shard was taken ends, and waits
+//! when it is started again. One that cannot renew the hint sends its agents away: the bucket may be
+//! there for another one. The hint only decides who tries: the fence of the shard refuses every
+//! write of an earlier owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::bail;
-use memtape_core::placement::{HINT_EVERY_NS, HintWatch, Owner};
+use memtape_core::placement::{HINT_EVERY_NS, HINT_LASTS_NS, HintWatch, Owner};
 use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
 use memtape_store::cluster::hint::{Hint, Version};
@@ -34,6 +35,9 @@ const TAKE_TIME: Duration = Duration::from_secs(120);
 const CLOSE_TIME: Duration = Duration::from_secs(20);
 
 const HINT_EVERY: Duration = Duration::from_nanos(HINT_EVERY_NS);
+
+/// Time for one renewal of the hint.
+const HINT_LASTS: Duration = Duration::from_nanos(HINT_LASTS_NS);
 
 /// Time between two reads of the other shards' hints by an owner.
 const OWNERS_EVERY: Duration = Duration::from_secs(2);
@@ -62,6 +66,16 @@ pub(crate) struct OwnedShard {
     shard: Arc<Shard>,
     snapshots_url: String,
     members: Members,
+    claim: Arc<Claim>,
+}
+
+/// A claimed hint.
+#[derive(Debug)]
+struct Claim {
+    /// Epoch of the ownership; of the one before, until there is one.
+    epoch: AtomicU64,
+    /// When the hint was renewed last, by the monotonic clock.
+    renewed_ns: AtomicU64,
 }
 
 /// The ownership of a shard, which is renewed until it ends.
@@ -134,8 +148,10 @@ impl Member {
         let owner = Owner { epoch, ..self.owner.clone() };
         let Ok(Some(version)) = hint.write(version, &owner).await else { return Ok(None) };
         // Renewed from now on: taking the shard may last longer than a hint.
-        let (epoch, seen) = (Arc::new(AtomicU64::new(epoch)), Epoch(owner.epoch));
-        let renewing = tokio::spawn(renew(hint.clone(), owner, version, epoch.clone()));
+        let renewed_ns = AtomicU64::new(clock::now().mono_ns);
+        let claim = Arc::new(Claim { epoch: AtomicU64::new(epoch), renewed_ns });
+        let seen = Epoch(owner.epoch);
+        let renewing = tokio::spawn(renew(hint.clone(), owner, version, claim.clone()));
         let shard = match Shard::take(&self.bucket, id, Some(seen), TAKE_TIME).await {
             // The last owner did not come to note its epoch.
             Err(ShardError::Taken) if !renewing.is_finished() => {
@@ -145,7 +161,7 @@ impl Member {
         };
         match shard {
             Ok(shard) => {
-                epoch.store(shard.epoch().0, Relaxed);
+                claim.epoch.store(shard.epoch().0, Relaxed);
                 tracing::info!(epoch = shard.epoch().0, "owns {}", shard.name());
                 if let Err(why) = identity::raise(&self.bucket).await {
                     tracing::warn!("the version of the cluster is not noted: {why}");
@@ -154,7 +170,7 @@ impl Member {
                 let (owners, read) = watch::channel(vec![String::new(); self.hints.len()]);
                 let reading = tokio::spawn(read_owners(self.hints.clone(), owners));
                 let members = Members::new(id.0, read);
-                let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members };
+                let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members, claim };
                 let (process, hint) = (self.owner.process.clone(), hint.clone());
                 Ok(Some(Ownership { shard, renewing, reading, process, hint }))
             }
@@ -211,18 +227,20 @@ async fn read_owners(hints: Vec<Hint>, owners: watch::Sender<Owners>) {
     }
 }
 
-/// Renews the hint, with this epoch, until another coordinator claims it.
-async fn renew(hint: Hint, mut owner: Owner, mut version: Version, epoch: Arc<AtomicU64>) {
+/// Renews the hint, with the epoch of the claim, until another coordinator claims it.
+async fn renew(hint: Hint, mut owner: Owner, mut version: Version, claim: Arc<Claim>) {
     loop {
         sleep(HINT_EVERY).await;
-        let renewed = Owner { epoch: epoch.load(Relaxed), renewals: owner.renewals + 1, ..owner };
-        match hint.write(Some(version.clone()), &renewed).await {
-            Ok(Some(of)) => version = of,
-            Ok(None) => return,
-            // While the bucket is away no other coordinator can claim the hint either.
-            Err(why) => tracing::debug!("the hint of the shard is not renewed: {why}"),
+        (owner.epoch, owner.renewals) = (claim.epoch.load(Relaxed), owner.renewals + 1);
+        match timeout(HINT_LASTS, hint.write(Some(version.clone()), &owner)).await {
+            Ok(Ok(Some(of))) => {
+                claim.renewed_ns.store(clock::now().mono_ns, Relaxed);
+                version = of;
+            }
+            Ok(Ok(None)) => return,
+            Ok(Err(why)) => tracing::debug!("the hint of the shard is not renewed: {why}"),
+            Err(_) => tracing::debug!("the hint of the shard is not renewed in time"),
         }
-        owner = renewed;
     }
 }
 
@@ -230,6 +248,12 @@ impl OwnedShard {
     /// Opens the store of the shard. Blocks, and not on an async loop.
     pub(crate) fn open_store(&self) -> memtape_store::Result<(Store, Loaded, Recovery)> {
         Store::open_shard(self.shard.clone(), Handle::current())
+    }
+
+    /// May another coordinator have claimed the hint by now?
+    pub(crate) fn is_hint_old(&self) -> bool {
+        let renewed_ns = self.claim.renewed_ns.load(Relaxed);
+        clock::now().mono_ns.saturating_sub(renewed_ns) >= HINT_LASTS_NS
     }
 
     /// Where snapshots of captures are kept.

@@ -21,6 +21,10 @@ impl OwnedShard {
         match *self {}
     }
 
+    pub(crate) fn is_hint_old(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) fn snapshots_url(&self) -> &str {
         match *self {}
     }

@@ -120,7 +120,7 @@ async fn serve(
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
     let members = shard.as_ref().map_or_else(Members::alone, |shard| shard.members().clone());
-    let Opened { store, restored, tokens, audit } = open(config.clone(), shard).await?;
+    let Opened { store, restored, tokens, audit } = open(config.clone(), shard.clone()).await?;
     let counters = Arc::new(Counters::default());
     let audit = Audit::new(store.clone(), counters.clone(), audit);
     let door = Arc::new(door(&config, Tokens::new(audit.clone(), tokens), audit.clone())?);
@@ -166,7 +166,8 @@ async fn serve(
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
     on_bound(address);
-    let coordinator = follow(coordinator, queues, ends).await;
+    let is_left = || shard.as_ref().is_some_and(OwnedShard::is_hint_old);
+    let coordinator = follow(coordinator, queues, is_left, ends).await;
     tracing::info!("stopping");
     drop(coordinator);
     drop(stop_serving);
@@ -288,10 +289,11 @@ fn door(config: &Config, tokens: Tokens, audit: Audit) -> anyhow::Result<Door> {
     Ok(Door::new(config.access_file.clone(), tls, tokens, audit)?)
 }
 
-/// Runs the coordinator's loop.
+/// Runs the coordinator's loop. Agents are sent away while `is_left`.
 async fn follow(
     mut coordinator: Coordinator,
     mut queues: Queues,
+    is_left: impl Fn() -> bool,
     shutdown: impl Future<Output = ()>,
 ) -> Coordinator {
     let mut ticks = interval(TICK);
@@ -300,7 +302,12 @@ async fn follow(
     loop {
         let event = tokio::select! {
             () = &mut shutdown => break,
-            _ = ticks.tick() => Event::Tick,
+            _ = ticks.tick() => {
+                if is_left() {
+                    coordinator.goodbye(RECONNECT_AFTER);
+                }
+                Event::Tick
+            }
             Some(event) = queues.next() => event,
         };
         coordinator.handle(clock::now(), event);
