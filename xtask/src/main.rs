@@ -13,6 +13,7 @@ mod kube;
 mod process;
 mod python;
 mod report;
+mod rounds;
 mod supply_chain;
 mod test;
 
@@ -57,6 +58,9 @@ enum Command {
     Bench(bench::Bench),
     /// Whole clusters in one thread, with virtual time and faults.
     Sim(Simulations),
+    /// Three coordinators on one bucket under load, and a fault in each round: nothing that was
+    /// acknowledged is lost, and nothing is done twice.
+    Rounds(rounds::Rounds),
     /// What the detector and the diagnosis find in labelled jobs, healthy and faulty.
     ///
     /// Beside them other detectors. The options are those of memtape-eval: [--families
@@ -121,6 +125,7 @@ fn main() -> ExitCode {
         }
         Command::Bench(bench) => bench.run(&mut steps),
         Command::Sim(choice) => ("sim", choice.run(&mut steps)),
+        Command::Rounds(rounds) => ("rounds", rounds.run(&mut steps)),
         Command::Fuzz { seconds, only } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds, &only))),
         Command::Api { examples } => ("api", api::ask(&mut steps, examples)),
         Command::Kube => ("kube", kube::ask(&mut steps)),
@@ -259,6 +264,8 @@ mod tests {
             "sim --stage act --seeds 200",
             "eval --families apart --small --json",
             "eval --json --cost",
+            "rounds",
+            "rounds --kind kill --kind lost --rounds 100 --seed 7 --bucket-ms 100 --json",
             "fuzz 5",
             "fuzz 5 --only requests roles",
             "api --examples 20",
@@ -282,6 +289,7 @@ mod tests {
             "test --fast",
             "test --only ema",
             "wheel release",
+            "rounds --rounds 0",
             "fuzz long",
             "api --examples 0",
             "docs --all --reference",

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use memtape_proto::v1::{self, agent_message::Body as Said, coordinator_message::Body as Heard};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -27,6 +27,15 @@ const OUTGOING_MAX: usize = 256;
 
 /// Time for connecting and for the welcome.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// The same for each of several coordinators, and the wait when none of them answered.
+const TRY_TIME_MAX: Duration = Duration::from_secs(2);
+const TRY_WAIT: Duration = Duration::from_millis(200);
+
+/// Where there are several coordinators, a connection without a sign of life for the sum of both
+/// is broken, as for the real agent.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time between two reports, and between two steps of a rank, if nothing else is asked for.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
@@ -82,6 +91,17 @@ pub(crate) struct Ack {
     pub(crate) micros: u32,
 }
 
+/// A step of all ranks of a node was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acked {
+    pub(crate) at: Instant,
+    /// Which of the coordinators acknowledged it.
+    pub(crate) by: usize,
+    /// Index of the node.
+    pub(crate) node: u32,
+    pub(crate) step: u64,
+}
+
 struct Agent {
     node: Node,
     channel: Channel,
@@ -92,6 +112,8 @@ struct Agent {
     interval: Duration,
     progress: Progress,
     uploads: Option<Uploads>,
+    /// Hears of each acknowledgement, with the number of the coordinator.
+    acked: Option<(usize, mpsc::UnboundedSender<Acked>)>,
 }
 
 /// Lives until the load is over. `ready` hears of it when the agent is connected.
@@ -102,7 +124,8 @@ pub(crate) async fn run(
     ready: mpsc::UnboundedSender<()>,
     uploads: Option<Uploads>,
 ) -> (Node, Progress) {
-    let connected = timeout(CONNECT_TIME_MAX, connect(&node, &target, uploads)).await;
+    let connecting = connect(&node, &target, uploads, wall_ns());
+    let connected = timeout(CONNECT_TIME_MAX, connecting).await;
     let (mut agent, stream) = match connected {
         Ok(Ok(connected)) => connected,
         Ok(Err(error)) => return (node, broken(&format!("{error:#}"))),
@@ -112,6 +135,36 @@ pub(crate) async fn run(
     let lived = agent.live(stream, phase).await;
     agent.progress.broke = lived.err().map(|error| format!("{error:#}"));
     (node, agent.progress)
+}
+
+/// Lives until the load is over, with one of several coordinators at a time. When its stream
+/// breaks, the next one that answers gets what was not acknowledged; steps go on meanwhile.
+pub(crate) async fn roam(
+    node: Node,
+    targets: Vec<Target>,
+    mut phase: watch::Receiver<Phase>,
+    uploads: Uploads,
+    acked: mpsc::UnboundedSender<Acked>,
+) {
+    let start_wall_ns = wall_ns();
+    let mut progress = Progress::default();
+    loop {
+        for (number, target) in targets.iter().enumerate() {
+            let connecting = connect(&node, target, Some(uploads.clone()), start_wall_ns);
+            let Ok(Ok((mut agent, stream))) = timeout(TRY_TIME_MAX, connecting).await else {
+                continue;
+            };
+            agent.progress = progress;
+            agent.acked = Some((number, acked.clone()));
+            phase.mark_changed();
+            if agent.live(stream, phase.clone()).await.is_ok() {
+                return;
+            }
+            progress = agent.progress;
+            sleep(TRY_WAIT).await;
+        }
+        sleep(TRY_WAIT).await;
+    }
 }
 
 fn broken(why: &str) -> Progress {
@@ -125,6 +178,10 @@ pub(crate) type Outgoing = mpsc::Sender<v1::AgentMessage>;
 /// A channel of a node's agent.
 pub(crate) async fn channel(node: &str, target: &Target) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(target.url.clone())?.tcp_nodelay(true);
+    let endpoint = match target.has_others {
+        true => endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT),
+        false => endpoint,
+    };
     let endpoint = match &target.trust {
         Some(trust) => trust.agent(endpoint, node)?,
         None => endpoint,
@@ -156,10 +213,10 @@ async fn connect(
     node: &Node,
     target: &Target,
     uploads: Option<Uploads>,
+    start_wall_ns: i64,
 ) -> anyhow::Result<(Agent, Stream)> {
     let channel = channel(&node.name(), target).await?;
     let (outgoing, stream) = attach(&channel, &node.name()).await?;
-    let start_wall_ns = wall_ns();
     for rank in node.ranks.clone() {
         let up = v1::RankUp { owner: Some(node.owner()), ..node.rank_up(rank, start_wall_ns) };
         outgoing.send(message(Said::RankUp(up))).await?;
@@ -173,6 +230,7 @@ async fn connect(
         interval: INTERVAL,
         progress: Progress::default(),
         uploads,
+        acked: None,
     };
     Ok((agent, stream))
 }
@@ -183,8 +241,9 @@ impl Agent {
         mut stream: Stream,
         mut phase: watch::Receiver<Phase>,
     ) -> anyhow::Result<()> {
-        // The first report has no steps; it says that all ranks are announced.
-        self.report(0, wall_ns()).await?;
+        // The first report says that all ranks are announced; it has the steps that another
+        // coordinator did not acknowledge.
+        self.report(self.progress.sent_step, wall_ns()).await?;
         let mut next: Option<Instant> = None;
         let mut end: Option<Instant> = None;
         loop {
@@ -204,7 +263,8 @@ impl Agent {
                         Phase::Wait => (None, None),
                         Phase::Report { begin, interval } => {
                             self.interval = interval;
-                            (Some(begin + self.offset()), None)
+                            let had = u32::try_from(self.progress.sent_step)?;
+                            (Some(begin + self.offset() + interval * had), None)
                         }
                         Phase::Stop => (None, Some(Instant::now() + DRAIN_TIME_MAX)),
                     };
@@ -260,6 +320,11 @@ impl Agent {
                     }
                     self.unacked.pop_front();
                     self.progress.acked_step = step;
+                    if let Some((by, acked)) = &self.acked {
+                        let (at, node) = (Instant::now(), self.node.index);
+                        // None listens any more when the load is over.
+                        let _ = acked.send(Acked { at, by: *by, node, step });
+                    }
                     let micros = u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX);
                     if step > RAMP_UP_STEPS {
                         self.progress.acks.push(Ack { sent, micros });

@@ -46,7 +46,8 @@ pub(crate) struct Wish {
 }
 
 /// A process that ends with us.
-struct Process(Child);
+#[derive(Debug)]
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {

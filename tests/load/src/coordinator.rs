@@ -20,7 +20,8 @@ const TOO_MANY_WAIT: Duration = Duration::from_secs(1);
 /// A running coordinator. It is killed when dropped: nothing that it holds in memory survives.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
-    child: Mutex<Child>,
+    /// None of one that others started.
+    child: Mutex<Option<Child>>,
     pid: u32,
     /// Where it answers, without a slash at the end.
     pub(crate) url: String,
@@ -36,6 +37,8 @@ pub(crate) struct Coordinator {
 pub(crate) struct Target {
     pub(crate) url: String,
     pub(crate) trust: MaybeTrust,
+    /// Other coordinators may take over from it.
+    pub(crate) has_others: bool,
 }
 
 /// What a process has used so far.
@@ -91,7 +94,7 @@ impl Binary {
         };
         let trust = self.trust.clone();
         let pid = child.id();
-        let child = Mutex::new(child);
+        let child = Mutex::new(Some(child));
         Ok(Coordinator { child, pid, url, started_in: begin.elapsed(), trust, http: http.build()? })
     }
 }
@@ -112,11 +115,20 @@ fn first_url(mut out: BufReader<std::process::ChildStdout>) -> Option<String> {
 }
 
 impl Coordinator {
-    /// Kills it, as the kernel does.
+    /// One that others started, without certificates, whose answers take this time at most.
+    pub(crate) fn at(url: &str, timeout: Duration) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder().timeout(timeout).build()?;
+        let (child, url, started_in) = (Mutex::new(None), url.to_string(), Duration::ZERO);
+        Ok(Self { child, pid: 0, url, started_in, trust: None, http })
+    }
+
+    /// Kills it, as the kernel does, unless others started it.
     pub(crate) fn kill(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = child.kill();
-        let _ = child.wait();
+        if let Some(mut child) = child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// What it has used so far.
@@ -199,7 +211,8 @@ impl Coordinator {
 impl Target {
     /// Where this coordinator is.
     pub(crate) fn of(coordinator: &Coordinator) -> Self {
-        Self { url: coordinator.url.clone(), trust: coordinator.trust.clone() }
+        let (url, trust) = (coordinator.url.clone(), coordinator.trust.clone());
+        Self { url, trust, has_others: false }
     }
 }
 

@@ -326,7 +326,7 @@ impl Rig {
         let oldest = there.first().filter(|_| captures >= FORGETS_FROM);
         let is_lost = |of: &&String| oldest.is_none_or(|oldest| *of > oldest);
         let lost = self.shown.difference(&there).filter(is_lost).count() as u64;
-        found += Found { whole: self.shown.len() as u64 - lost, lost };
+        found += Found { whole: self.shown.len() as u64 - lost, lost, doubled: 0 };
         self.shown = there;
         Ok(found)
     }
@@ -410,7 +410,7 @@ async fn show(coordinator: Arc<Coordinator>, shown: Arc<Mutex<BTreeSet<String>>>
 }
 
 /// Ids of closed captures with their whole ranks, and of incidents.
-async fn listed(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn listed(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
     let get = async |name: &str| {
         anyhow::Ok(coordinator.get::<Value>(&format!("/{name}")).await?[name].clone())
     };

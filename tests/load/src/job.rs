@@ -92,15 +92,18 @@ impl Node {
         }
     }
 
-    /// A rank's part of a report: these steps, and the totals after the last of them.
+    /// A rank's part of a report: these steps, which may be none, and the totals after their end.
     pub(crate) fn rank_report(
         &self,
         rank: u32,
         steps: std::ops::RangeInclusive<u64>,
         wall_ns: i64,
     ) -> v1::RankReport {
-        let records: Vec<_> = steps.map(|step| record(rank, step, wall_ns)).collect();
-        let last = records.last().cloned().unwrap_or_default();
+        let last = match *steps.end() {
+            0 => v1::StepRecord::default(),
+            step => record(rank, step, wall_ns),
+        };
+        let records = steps.map(|step| record(rank, step, wall_ns)).collect();
         let totals = v1::DeviceTotals {
             device: 0,
             allocated: last.end_allocated.max(MODEL_BYTES),

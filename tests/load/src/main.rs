@@ -4,6 +4,7 @@
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
 //! found and whether it is sound. `memtape-load siege` attacks the coordinator meanwhile,
 //! `memtape-load crash` kills it and takes its disk;
+//! `memtape-load rounds` has three on one bucket;
 //! `memtape-load capture` does it with real agents and ranks. `memtape-load snapshot` and
 //! `memtape-load census` read tapes and start no coordinator. `cargo xtask bench cluster`, `bench
 //! siege`, `bench capture` and `bench census` build and run them.
@@ -23,6 +24,7 @@ mod fleet;
 mod hold;
 mod job;
 mod readback;
+mod rounds;
 mod siege;
 mod snapshot;
 mod storm;
@@ -60,6 +62,8 @@ enum Mode {
     Siege(siege::Siege),
     /// Kills, full disks, folders that are removed, clocks that jump, and backups.
     Crash(crash::Crash),
+    /// Several coordinators on one bucket, and a fault in each round.
+    Rounds(rounds::Rounds),
     /// Captures with real agents and ranks.
     Capture(capture::Wish),
     /// The snapshot of a rank out of its tape.
@@ -111,9 +115,18 @@ fn is_sound(mode: &Mode, figures: &Value) -> bool {
             ["kills", "disk_full", "clock", "restored"].into_iter().all(lost_nothing)
                 && figures["restored"]["newer_store_refused"] == true
         }
+        Mode::Rounds(_) => {
+            figures["unfinished"].is_null()
+                && figures.as_object().is_some_and(|all| all.values().all(|of| is_no_failure(of)))
+        }
         Mode::Capture(_) => figures["aligned_min"] == figures["ranks"],
         Mode::Snapshot { .. } | Mode::Census => true,
     }
+}
+
+/// Is this no kind of rounds of which one failed?
+fn is_no_failure(figure: &Value) -> bool {
+    figure["failed"].as_u64().unwrap_or(0) == 0
 }
 
 fn run(options: &Options) -> anyhow::Result<Value> {
@@ -132,6 +145,7 @@ fn run(options: &Options) -> anyhow::Result<Value> {
             Mode::Storm(storm) => storm::storm(&binary, *storm).await,
             Mode::Siege(siege) => siege::siege(&binary, *siege).await,
             Mode::Crash(wish) => crash::crash(&binary, wish).await,
+            Mode::Rounds(wish) => rounds::rounds(&binary, wish).await,
             Mode::Capture(wish) => capture::capture(&binary, *wish).await,
             Mode::Snapshot { tape } => snapshot::snapshot(tape),
             Mode::Census => census::census(),

@@ -23,12 +23,15 @@ pub(crate) struct Found {
     pub(crate) whole: u64,
     /// Acknowledged, and not there or not what was sent.
     pub(crate) lost: u64,
+    /// Records that are there a second time, or not in the order of their steps.
+    pub(crate) doubled: u64,
 }
 
 impl std::ops::AddAssign for Found {
     fn add_assign(&mut self, other: Self) {
         self.whole += other.whole;
         self.lost += other.lost;
+        self.doubled += other.doubled;
     }
 }
 
@@ -59,7 +62,9 @@ pub(crate) async fn records(
 }
 
 fn compare(rank: u32, acked_step: u64, series: &Series) -> Found {
-    let mut found = Found::default();
+    let is_doubled = |pair: &&[u64]| pair[0] >= pair[1];
+    let doubled = series.steps.windows(2).filter(is_doubled).count() as u64;
+    let mut found = Found { doubled, ..Found::default() };
     for step in 1..=acked_step {
         let sent = record(rank, step, 0);
         let is_there = series.steps.binary_search(&step).is_ok_and(|at| {
@@ -94,7 +99,7 @@ pub(crate) async fn snapshots(
     let mut all = Found::default();
     while let Some(is_there) = asking.join_next().await {
         let is_there = is_there?;
-        all += Found { whole: u64::from(is_there), lost: u64::from(!is_there) };
+        all += Found { whole: u64::from(is_there), lost: u64::from(!is_there), doubled: 0 };
     }
     Ok(all)
 }
@@ -116,6 +121,8 @@ mod tests {
         let found = compare(7, 4, &series);
         assert_eq!((found.whole, found.lost), (2, 2));
         let found = compare(7, 2, &series);
-        assert_eq!((found.whole, found.lost), (2, 0));
+        assert_eq!((found.whole, found.lost, found.doubled), (2, 0, 0));
+        series.steps[1] = 1;
+        assert_eq!(compare(7, 1, &series).doubled, 1);
     }
 }
