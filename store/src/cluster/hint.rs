@@ -65,15 +65,22 @@ impl Hint {
     /// The bucket cannot be written.
     pub async fn write(&self, from: Option<Version>, owner: &Owner) -> Result<Option<Version>> {
         let body = serde_json::to_vec(owner).unwrap_or_default();
-        let mode = from.map_or(PutMode::Create, |Version(version)| PutMode::Update(version));
-        match self.bucket.objects.put_opts(&self.path, body.into(), mode.into()).await {
-            Ok(put) => Ok(Some(Version(put.into()))),
-            Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {
-                // A PUT whose answer was lost is in the way of itself, and of the next one.
-                let now = self.read().await?.filter(|(known, _)| known.process == owner.process);
-                Ok(now.map(|(_, version)| version))
+        let mut from = from;
+        loop {
+            let mode = from.map_or(PutMode::Create, |Version(version)| PutMode::Update(version));
+            let put = self.bucket.objects.put_opts(&self.path, body.clone().into(), mode.into());
+            match put.await {
+                Ok(put) => return Ok(Some(Version(put.into()))),
+                Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error.into()),
+            match self.read().await? {
+                // A PUT whose answer was lost is repeated, and refused because of itself.
+                Some((known, version)) if known == *owner => return Ok(Some(version)),
+                // The answer to an earlier change of this process was lost.
+                Some((known, version)) if known.process == owner.process => from = Some(version),
+                _ => return Ok(None),
+            }
         }
     }
 }

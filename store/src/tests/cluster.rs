@@ -216,6 +216,26 @@ async fn lost_answers_and_errors_lose_no_acknowledged_row() {
 }
 
 #[tokio::test]
+async fn a_hint_whose_answer_was_lost_is_still_its_owners() {
+    let server = Server::start().await;
+    let hint = Hint::new(&bucket(&server, "a"), SHARD);
+    let owner = |process: &str, renewals| Owner {
+        process: process.to_string(),
+        renewals,
+        ..Owner::default()
+    };
+    let version = hint.write(None, &owner("a", 0)).await.unwrap();
+    // It is stored, and the client gives it up.
+    server.add_rule(Rule::of("a", Fault::AnswerLost));
+    hint.write(version.clone(), &owner("a", 1)).await.unwrap_err();
+    server.clear_faults();
+    let version = hint.write(version, &owner("a", 2)).await.unwrap();
+    assert!(version.is_some());
+    assert!(hint.write(version.clone(), &owner("b", 0)).await.unwrap().is_some());
+    assert!(hint.write(version, &owner("a", 3)).await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn damage_is_an_error_and_no_missing_row() {
     let server = Server::start().await;
     let shard = take(&server, "a", None).await.unwrap();
@@ -224,19 +244,4 @@ async fn damage_is_an_error_and_no_missing_row() {
     let logged = server.keys().into_iter().rfind(|key| key.contains("/wal/")).unwrap();
     assert!(server.damage(&logged));
     assert_eq!(take(&server, "b", None).await.unwrap_err(), ShardError::Damaged);
-}
-
-#[tokio::test]
-async fn a_renewal_whose_answers_were_lost_is_no_claim_of_another() {
-    let server = Server::start().await;
-    let hint = Hint::new(&bucket(&server, "a"), SHARD);
-    let owner = |renewals| Owner { process: "a".into(), renewals, ..Owner::default() };
-    let version = hint.write(None, &owner(0)).await.unwrap().expect("nobody else is there");
-    // The request and its three repetitions.
-    server.fail_next(&[Fault::AnswerLost; 4]);
-    hint.write(Some(version.clone()), &owner(1)).await.unwrap_err();
-    let version = hint.write(Some(version), &owner(2)).await.unwrap().expect("it is its own");
-    assert!(hint.write(Some(version.clone()), &owner(3)).await.unwrap().is_some());
-    let other = Owner { process: "b".into(), ..Owner::default() };
-    assert!(hint.write(Some(version), &other).await.unwrap().is_none());
 }
