@@ -2,7 +2,7 @@
 //!
 //! The process that opened the database last owns the shard: SlateDB's fence refuses every write of
 //! an earlier owner. The writer epoch that SlateDB counts is the epoch of the ownership; a row of
-//! our own in the first batch holds it beside the data, and must agree. One watch reports what is
+//! our own in each batch holds it beside the data, and must agree. One watch reports what is
 //! durable. Each ownership has a circuit breaker, which is cut when the ownership ends. Reads do
 //! not prove ownership: an earlier owner that has not heard of a new one answers them from memory.
 
@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use crate::bucket::Bucket;
 use crate::cluster::breaker::Breaker;
 use crate::cluster::cache::TableCache;
+use crate::cluster::ticks::Ticks;
 
 /// Time after which rows are put into the bucket that no sync asked for.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
@@ -50,7 +51,7 @@ pub(crate) const UNFLUSHED_BYTES_MAX: usize = 32 << 20;
 /// Bytes of a table that one request reads, at least: a request costs time whatever it reads.
 const READ_AHEAD_BYTES: usize = 256 << 10;
 
-/// Key of the row with the epoch. No kind of record has this byte.
+/// Key of the row with the epoch, which every batch writes. No kind of record has this byte.
 const EPOCH_KEY: &[u8] = b"\0epoch";
 
 /// Number of a shard within its cluster.
@@ -168,8 +169,10 @@ impl Shard {
         seen: Option<Epoch>,
         breaker: &Breaker,
     ) -> Result<Self, ShardError> {
+        let ticks = Arc::new(Ticks::new());
         let mut builder = Db::builder(shard.path(bucket), Arc::new(breaker.clone()))
             .with_settings(settings())
+            .with_system_clock(ticks.clone())
             .with_db_cache(Arc::<TableCache>::default(), 0);
         if let Some(Epoch(seen)) = seen {
             builder = builder.with_expected_epoch(seen);
@@ -178,10 +181,13 @@ impl Shard {
         let epoch = Epoch(db.status().current_manifest.writer_epoch());
         let name = shard.name(bucket);
         let owned = Self { db, epoch, breaker: breaker.clone(), name };
-        let before = owned.get(EPOCH_KEY, Level::Ours).await?;
-        let before = before.map(|row| row.as_ref().try_into().map(u64::from_be_bytes));
-        if before.is_some_and(|row| row.is_err() || row.is_ok_and(|before| before >= epoch.0)) {
-            return Err(ShardError::Damaged);
+        let newest = owned.db.get_key_value(EPOCH_KEY).await.map_err(|error| of(&error))?;
+        if let Some(row) = newest {
+            let before = row.value.as_ref().try_into().map(u64::from_be_bytes);
+            if before.map_or(true, |before| before >= epoch.0) {
+                return Err(ShardError::Damaged);
+            }
+            ticks.follow(row.create_ts);
         }
         owned.prove().await?;
         Ok(owned)
@@ -208,6 +214,7 @@ impl Shard {
         changes: impl IntoIterator<Item = Change>,
     ) -> Result<Position, ShardError> {
         let mut batch = WriteBatch::new();
+        batch.put(EPOCH_KEY, self.epoch.0.to_be_bytes());
         for Change { key, value } in changes {
             match value {
                 Some(value) => batch.put_bytes(key.into(), value.into()),
@@ -226,14 +233,13 @@ impl Shard {
         self.db.flush().await.map_err(|error| of(&error))
     }
 
-    /// Proves that this ownership had the shard at some time after the call began: writes the row
-    /// with the epoch through the fence.
+    /// Proves that this ownership had the shard at some time after the call began: writes a batch
+    /// through the fence.
     ///
     /// # Errors
     /// As [`Self::settle`].
     pub async fn prove(&self) -> Result<(), ShardError> {
-        let epoch = self.epoch.0.to_be_bytes().to_vec();
-        self.write([Change { key: EPOCH_KEY.to_vec(), value: Some(epoch) }]).await?;
+        self.write([]).await?;
         self.settle().await
     }
 

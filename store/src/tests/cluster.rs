@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use memtape_bucket::{Conditions, Fault, Rule, Server};
+use memtape_disk::clock::{self, Now};
 use memtape_disk::tree::Change;
 use object_store::RetryConfig;
 
@@ -137,6 +138,18 @@ async fn an_idle_owner_that_was_replaced_proves_nothing() {
     let owner = take(&server, "b", Some(zombie.epoch())).await.unwrap();
     assert_eq!(zombie.prove().await, Err(ShardError::Taken));
     owner.prove().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_whose_wall_clock_is_behind_writes() {
+    let server = Server::start().await;
+    for hour in [3_i64, 1, 2] {
+        clock::set(Now { mono_ns: 0, wall_ns: hour * 3_600_000_000_000 });
+        let owner = take(&server, "a", None).await.unwrap();
+        put(&owner, &format!("at {hour}")).await.unwrap();
+    }
+    let owner = take(&server, "b", None).await.unwrap();
+    assert_eq!(keys(&owner).await, ["at 1", "at 2", "at 3"]);
 }
 
 #[tokio::test]
