@@ -276,10 +276,9 @@ impl Ownership {
     /// Waits until another coordinator claimed the hint or took the shard.
     pub(crate) async fn lost(&mut self) {
         let mut durable = self.shard.shard.durable();
-        let taken = async { while durable.changed().await.end.is_none() {} };
         tokio::select! {
             _ = &mut self.renewing => {}
-            () = taken => {}
+            _ = durable.ended() => {}
         }
     }
 

@@ -331,6 +331,17 @@ impl DurableWatch {
         Durable { upto, end: status.close_reason.map(ended) }
     }
 
+    /// Waits until nothing more becomes durable, also when that was so before the call.
+    pub async fn ended(&mut self) -> ShardError {
+        let mut durable = self.now();
+        loop {
+            if let Some(end) = durable.end {
+                return end;
+            }
+            durable = self.changed().await;
+        }
+    }
+
     /// Waits for a change. The last one has an end.
     pub async fn changed(&mut self) -> Durable {
         let is_gone = self.0.changed().await.is_err();

@@ -122,6 +122,8 @@ async fn an_owner_that_was_replaced_makes_nothing_durable() {
     assert_eq!(put(&zombie, "late").await, Err(ShardError::Taken));
     assert_eq!(zombie.settle().await, Err(ShardError::Taken));
     assert_eq!(zombie.durable().now().end, Some(ShardError::Taken));
+    let ended = tokio::time::timeout(PATIENCE, async { zombie.durable().ended().await }).await;
+    assert_eq!(ended, Ok(ShardError::Taken));
     put(&owner, "after").await.unwrap();
     let expected = ["acknowledged", "after", "of the owner"];
     assert_eq!(keys(&owner).await, expected);
