@@ -36,6 +36,7 @@ impl Members {
     }
 
     /// The shards of others, and the URLs of their owners; empty where the owner is not known.
+    #[cfg(feature = "cluster")]
     pub(crate) fn others(&self) -> Vec<(u16, String)> {
         let owners = self.owners.borrow();
         let shards = (0..).zip(owners.iter().cloned());

@@ -177,7 +177,7 @@ async fn serve(
     close(store, telemetry).await
 }
 
-/// Names of this coordinator: those of the settings, and that by which others of the cluster ask it.
+/// Names of this coordinator: those of the settings, and that by which others of its cluster ask.
 fn names(config: &Config) -> Vec<String> {
     let address = config.cluster_address.as_ref().and_then(|url| url.parse::<Uri>().ok());
     let own = address.as_ref().and_then(Uri::host).map(String::from);

@@ -50,7 +50,8 @@ impl Answers<'_> {
 
     /// First closed capture of the job with this trigger.
     pub(crate) fn capture(&self, trigger: &str) -> Option<Capture> {
-        let Captures { captures, .. } = self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
+        let Captures { captures, .. } =
+            self.client.fetch(&["captures"], &[("job", self.job)]).ok()?;
         let is_it = |capture: &&Capture| {
             capture.trigger == trigger && capture.state != CaptureState::Collecting
         };

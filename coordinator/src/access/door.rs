@@ -135,6 +135,7 @@ impl Door {
     ///
     /// # Errors
     /// The peer, or all of them, do too often.
+    #[cfg(feature = "cluster")]
     pub(crate) fn admit_unknown_token(&self, peer: &Peer) -> Result<(), Refused> {
         let now_ns = clock::now().mono_ns;
         let taken = self.verified_of_network.take(now_ns, &peer.network().to_string());

@@ -5,9 +5,9 @@
 //! every request; nothing of the loop is needed. A token is stored even if its requester has
 //! disconnected.
 //!
-//! In a cluster of several shards the coordinator of the first keeps the tokens. Each other one asks
-//! it about a token that it meets, with that very token ([`Tokens::learn`]), and believes the answer
-//! for a while.
+//! In a cluster of several shards the coordinator of the first keeps the tokens. Each other one
+//! asks it about a token that it meets, with that very token ([`Tokens::learn`]), and believes the
+//! answer for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +33,7 @@ const SECRET_BYTES: usize = 32;
 
 /// Time for which an answer about a token of another coordinator is not asked for again, and time
 /// for which it counts where that coordinator does not answer.
+#[cfg(feature = "cluster")]
 const FRESH_NS: u64 = 10_000_000_000;
 const LEARNED_LASTS_NS: u64 = 900_000_000_000;
 
@@ -62,6 +63,7 @@ pub(crate) struct Tokens {
 }
 
 /// How a coordinator that does not keep a token knows it.
+#[cfg(feature = "cluster")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Knows {
     /// It keeps the token itself, has asked about it lately, or the text is no token of ours.
@@ -103,6 +105,7 @@ impl Tokens {
     }
 
     /// What this coordinator, which does not keep it, knows of a token.
+    #[cfg(feature = "cluster")]
     pub(crate) fn knows(&self, token: &str, now_ns: u64) -> Knows {
         let Some(id) = id_of(token).filter(|_| self.kept(token).is_none()) else {
             return Knows::Enough;
@@ -114,8 +117,9 @@ impl Tokens {
         }
     }
 
-    /// Notes what the coordinator that keeps a token says of it now; none where it is not valid. Was
-    /// it valid before, and is no more?
+    /// Notes what the coordinator that keeps a token says of it now; none where it is not valid.
+    /// Was it valid before, and is no more?
+    #[cfg(feature = "cluster")]
     pub(crate) fn learn(&self, token: &str, record: Option<TokenRecord>, now_ns: u64) -> bool {
         let (Some(id), mut learned) = (id_of(token), self.learned()) else { return false };
         let Some(record) = record else {

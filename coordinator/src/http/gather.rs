@@ -3,17 +3,17 @@
 //!
 //! One layer around all routes. What a request is about stands in its path (`gather/reach.rs`). A
 //! list is the own list and those of all others, in the order of the route (`gather/lists.rs`). One
-//! thing is asked of the owner of its shard, which the name of a job and the id of an incident tell;
-//! where that owner does not know it, the others are asked, too: a job in another shard than its
-//! name says, and a capture that an agent named. A change is asked of one owner after the other, and
-//! of none after the one that knows the thing. What goes to an owner and comes back is in
-//! `gather/owners.rs`, and how a token of another coordinator is known in `gather/tokens.rs`.
+//! thing is asked of the owner of its shard, which the name of a job and the id of an incident
+//! tell; where that owner does not know it, the others are asked, too: a job in another shard than
+//! its name says, and a capture that an agent named. A change is asked of one owner after the
+//! other, and of none after the one that knows the thing. What goes to an owner and comes back is
+//! in `gather/owners.rs`, and how a token of another coordinator is known in `gather/tokens.rs`.
 //!
 //! Each coordinator decides by itself what the caller may do, by the token that is passed on. The
-//! own coordinator decides first, so a stranger makes no other one work. A shard that did not answer
-//! is named, in [`MISSING`] and in the answer. With one shard, and for a request that was gathered,
-//! nothing of this happens. A request that names another shard than the own one is refused: its
-//! sender knew an owner from before. This file reads no state.
+//! own coordinator decides first, so a stranger makes no other one work. A shard that did not
+//! answer is named, in [`MISSING`] and in the answer. With one shard, and for a request that was
+//! gathered, nothing of this happens. A request that names another shard than the own one is
+//! refused: its sender knew an owner from before. This file reads no state.
 
 mod lists;
 mod owners;

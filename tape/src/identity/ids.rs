@@ -4,8 +4,9 @@
 //! one more than the last name when that is larger. So a clock that goes back, or a second name
 //! within the same tenth, never repeats a name, as long as the names in the store were shown to
 //! [`Ids::seen`]. Of a cluster's shards each has the numbers with its own remainder, so that no two
-//! coordinators give one name, and a name leads to its shard. The name of an agent-initiated capture has the same time, so that both sort
-//! together, and a hash instead of a memory of earlier names.
+//! coordinators give one name, and a name leads to its shard. The name of an agent-initiated
+//! capture has the same time, so that both sort together, and a hash instead of a memory of earlier
+//! names.
 
 use alloc::format;
 use alloc::string::String;

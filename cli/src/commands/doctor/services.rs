@@ -161,7 +161,9 @@ mod tests {
         assert!(skew(100, 160).found.starts_with("60 s ahead"));
         assert!(skew(160, 100).found.starts_with("60 s behind"));
         let node = |connected| Node { node: "a".into(), connected, ..Node::default() };
-        let of = |nodes: &[Node], here| of_nodes(&Nodes { nodes: nodes.to_vec(), ..Nodes::default() }, here).outcome;
+        let of = |nodes: &[Node], here| {
+            of_nodes(&Nodes { nodes: nodes.to_vec(), ..Nodes::default() }, here).outcome
+        };
         assert_eq!(of(&[node(false), node(true)], None), Outcome::Ok);
         assert_eq!(of(&[node(false)], None), Outcome::Warn);
         assert_eq!(of(&[node(true)], Some("a")), Outcome::Ok);

@@ -199,7 +199,12 @@ mod tests {
 
     #[test]
     fn a_node_of_several_shards_is_the_one_that_is_connected() {
-        let node = |connected: bool, at: i64| json!({"node": "a \"b\"", "connected": connected, "last_report_wall_ns": at});
+        let node = |connected: bool, at: i64| {
+            let at = ("last_report_wall_ns".to_string(), json!(at));
+            let mut node = json!({"node": "a \"b\"", "connected": connected});
+            node.as_object_mut().unwrap().extend([at]);
+            node
+        };
         let lists = [json!({"nodes": [node(false, 9)]}), json!({"nodes": [node(true, 2)]})];
         assert_eq!(merged(&NODES, &lists)["nodes"], json!([node(true, 2)]));
         let older = json!({"nodes": [node(true, 1)]});
@@ -209,7 +214,10 @@ mod tests {
     #[test]
     fn a_shard_with_many_incidents_hides_none_of_another() {
         let incident = |shard: u16, at: usize| json!({"id": shard, "opened_wall_ns": at});
-        let of = |shard, times: std::ops::Range<usize>| json!({"incidents": times.rev().map(|at| incident(shard, at)).collect::<Vec<_>>()});
+        let of = |shard, times: std::ops::Range<usize>| {
+            let newest: Vec<Value> = times.rev().map(|at| incident(shard, at)).collect();
+            json!({"incidents": newest})
+        };
         let newer = 2 * ROWS_LISTED_MAX..3 * ROWS_LISTED_MAX;
         let all = merged(&INCIDENTS, &[of(0, newer), of(1, 0..30)]);
         let rows = all["incidents"].as_array().unwrap();

@@ -410,8 +410,8 @@ async fn an_owner_that_is_the_coordinator_itself_makes_no_loop() {
     assert_eq!(status, 503);
 }
 
-/// The owner gets no request of a caller whom the coordinator itself refuses, nor one in the name of
-/// a certificate.
+/// The owner gets no request of a caller whom the coordinator itself refuses, nor one in the name
+/// of a certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_without_a_token_reach_no_other_owner() {
     let mut ports = Ports::of(2, "http").await;

@@ -1,9 +1,9 @@
 //! Tokens at all coordinators: the owner of the first shard keeps them.
 //!
-//! Another coordinator asks that owner what a token grants, with the token itself: who has the token
-//! may know. So no coordinator needs a right over another, and no list of tokens leaves the first
-//! shard. The answer is asked for again after 10 s, so a token that was revoked is refused after
-//! that time; it counts for 15 minutes while the owner does not answer.
+//! Another coordinator asks that owner what a token grants, with the token itself: who has the
+//! token may know. So no coordinator needs a right over another, and no list of tokens leaves the
+//! first shard. The answer is asked for again after 10 s, so a token that was revoked is refused
+//! after that time; it counts for 15 minutes while the owner does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,9 @@ use crate::http::request::Problem;
 use memtape_disk::clock;
 use memtape_store::records::TokenRecord;
 
+/// Path of the route that signs a page in.
+const SIGN_IN: &str = "/api/v1/session";
+
 /// Time for the answer about a token.
 const TOKEN_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -38,11 +41,14 @@ impl Gather {
     /// The peer asks for too many tokens, or the owner of the first shard does not answer.
     pub(super) async fn learn(&self, request: Request) -> Result<Request, Problem> {
         let (api, members) = (&self.api, &self.api.members);
-        if members.own() == 0 || members.shards() <= 1 || api.door.policy().rules.is_none() {
+        let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        // The files of the page are for everybody.
+        let needs_caller = path.starts_with("/api/") || path == "/metrics";
+        let is_kept_here = members.own() == 0 || members.shards() <= 1;
+        if is_kept_here || !needs_caller || api.door.policy().rules.is_none() {
             return Ok(request);
         }
-        let matched = request.extensions().get::<MatchedPath>();
-        let (request, of_page) = match matched.is_some_and(|of| of.as_str() == SIGN_IN) {
+        let (request, of_page) = match path == SIGN_IN {
             true => {
                 let (parts, content) = request.into_parts();
                 let content = to_bytes(content, REQUEST_BYTES_MAX).await;
@@ -103,9 +109,6 @@ impl Gather {
         })
     }
 }
-
-/// Path of the route that signs a page in.
-const SIGN_IN: &str = "/api/v1/session";
 
 /// A token as a record, without its hash; none where its role is not known here.
 fn record(token: Token) -> Option<TokenRecord> {
