@@ -243,7 +243,7 @@ impl Rig {
         let (owner, api) = self.one_owner().await?;
         let key = self.members.get(owner).context("no such coordinator")?.key;
         let fault = Faulty::new(kind, key, &mut self.rng);
-        eprintln!("round {number}, {key} owns: {}", fault.told());
+        eprintln!("round {number}, {key} owns: {}", fault.sentence());
         let job = format!("leaking-{number}");
         if let Some(leaking) = &mut self.leaking {
             leaking.start_job(&job)?;

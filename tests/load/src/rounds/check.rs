@@ -135,7 +135,7 @@ async fn is_there(owner: &Coordinator, id: &str) -> bool {
     }
 }
 
-/// One incident for one cause, one for each death that was acknowledged, and at most one for a leak.
+/// One incident for one cause, one for each acknowledged death, and at most one for a leak.
 async fn incidents(
     owner: &Coordinator,
     acknowledged: &Acknowledged<'_>,
@@ -153,7 +153,7 @@ async fn incidents(
         wrong.push(format!("{} incidents for {cause:?}: {ids:?}", ids.len()));
     }
     let dead_jobs = acknowledged.dead_jobs.iter().map(|job| (job, 1..=1));
-    // A leak that nobody watched while the owner changed may end unseen.
+    // A leak that no owner watched to its end may be unseen.
     let ended_jobs = acknowledged.ended_jobs.iter().map(|job| (job, 0..=1));
     for (job, expected) in dead_jobs.chain(ended_jobs) {
         let is_of = |of: &&Value| of["job"].as_str().is_some_and(|id| name(id) == name(job));

@@ -91,7 +91,7 @@ impl Faulty {
     }
 
     /// In words.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn sentence(&self) -> String {
         let rules: Vec<String> = self
             .rules
             .iter()

@@ -69,8 +69,8 @@ impl Load {
             let (targets, phase) = (targets.to_vec(), phase.subscribe());
             agents.spawn(roam(node, targets, phase, uploads.clone(), acks.clone()));
         }
-        let (deaths, (told, reported)) = (watch::Sender::default(), mpsc::unbounded_channel());
-        agents.spawn(report_deaths(targets.to_vec(), deaths.subscribe(), told));
+        let (deaths, (sender, reported)) = (watch::Sender::default(), mpsc::unbounded_channel());
+        agents.spawn(report_deaths(targets.to_vec(), deaths.subscribe(), sender));
         Self {
             nodes,
             acks: Vec::new(),
@@ -166,7 +166,10 @@ async fn reporting(
             changed = deaths.changed() => {
                 changed?;
                 let known = deaths.borrow_and_update().clone();
-                let from = if number == 0 { known.len().saturating_sub(DEATHS_MAX) } else { all.len() };
+                let from = match number {
+                    0 => known.len().saturating_sub(DEATHS_MAX),
+                    _ => all.len(),
+                };
                 for node in known.get(from..).unwrap_or_default() {
                     let up = node.rank_up(0, wall_ns());
                     let up = v1::RankUp { owner: Some(node.owner()), ..up };
