@@ -53,7 +53,7 @@ pub(crate) async fn own(
 
 /// A coordinator that knows the bucket of its cluster.
 #[derive(Debug)]
-struct Member {
+pub(crate) struct Member {
     bucket: Bucket,
     /// Of all shards, in order.
     hints: Vec<Hint>,
@@ -98,12 +98,17 @@ impl Member {
         let process = process_name();
         let cluster = identity::join(&bucket, &process, shards).await?;
         tracing::info!(cluster = cluster.id, shards = cluster.shards, "joined {url}");
-        let hints = (0..cluster.shards).map(|shard| Hint::new(&bucket, ShardId(shard))).collect();
-        Ok(Self { bucket, hints, owner: Owner { process, address, ..Owner::default() } })
+        Ok(Self::new(bucket, cluster.shards, process, address))
+    }
+
+    /// A coordinator of this name, in the bucket of a cluster that it joined.
+    pub(crate) fn new(bucket: Bucket, shards: u16, process: String, address: String) -> Self {
+        let hints = (0..shards).map(|shard| Hint::new(&bucket, ShardId(shard))).collect();
+        Self { bucket, hints, owner: Owner { process, address, ..Owner::default() } }
     }
 
     /// Waits until a shard may be taken, and takes it.
-    async fn own(self) -> anyhow::Result<Ownership> {
+    pub(crate) async fn own(self) -> anyhow::Result<Ownership> {
         let mut watches = vec![HintWatch::default(); self.hints.len()];
         let mut shown = None;
         loop {
@@ -254,6 +259,12 @@ impl OwnedShard {
     pub(crate) fn is_hint_old(&self) -> bool {
         let renewed_ns = self.claim.renewed_ns.load(Relaxed);
         clock::now().mono_ns.saturating_sub(renewed_ns) >= HINT_LASTS_NS
+    }
+
+    /// The shard itself.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn rows(&self) -> Arc<Shard> {
+        self.shard.clone()
     }
 
     /// Where snapshots of captures are kept.

@@ -26,6 +26,8 @@ pub struct Bucket {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) prefix: Path,
     pub(crate) url: Arc<str>,
+    /// Where random numbers begin in a simulation.
+    pub(crate) seed: Option<u64>,
 }
 
 impl Bucket {
@@ -104,7 +106,14 @@ impl Bucket {
         }
         let built = builder.with_bucket_name(bucket).with_retry(retry).build();
         let objects = built.during(|| format!("{url} cannot be used: check the AWS_ variables"))?;
-        Ok(Self { objects: Arc::new(objects), prefix, url: url.into() })
+        Ok(Self { objects: Arc::new(objects), prefix, url: url.into(), seed: None })
+    }
+
+    /// A bucket that a simulation brings, whose clients draw their random numbers from this seed.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(objects: Arc<dyn ObjectStore>, seed: u64) -> Self {
+        let (prefix, url) = (Path::from("cluster"), "s3://simulated/cluster".into());
+        Self { objects, prefix, url, seed: Some(seed) }
     }
 }
 

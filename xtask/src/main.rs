@@ -187,6 +187,9 @@ struct Simulations {
     /// The coordinator acts on a job, and is killed at this stage of the restart.
     #[arg(long, value_parser = ["plan", "precondition", "act", "observe"])]
     stage: Option<String>,
+    /// Several coordinators on one bucket, in place of a training cluster.
+    #[arg(long, conflicts_with = "stage")]
+    coordinators: bool,
     /// Each rule that is broken on purpose must be found: a simulation that finds nothing may not
     /// see anything.
     #[arg(long)]
@@ -196,18 +199,21 @@ struct Simulations {
 impl Simulations {
     /// Simulates them as tests/sim is released, because a long run has many seeds.
     fn run(&self, steps: &mut Steps) -> Result<Found> {
-        let mut run = if self.mutations {
+        let is_of_source = self.mutations && !self.coordinators;
+        let mut run = if is_of_source {
             call("python3", &["tests/sim/mutations.py"])
         } else {
             steps.build(&["memtape-sim"])?;
             call(released("memtape-sim"), &["--json"])
         };
+        run.args(self.coordinators.then_some("--coordinators"));
+        run.args((self.coordinators && self.mutations).then_some("--mutations"));
         let mut option = |name: &str, value: Option<String>| {
             run.args(value.into_iter().flat_map(|value| [name.to_string(), value]));
         };
         let text = |number: Option<u64>| number.map(|number| number.to_string());
         option("--seeds", text(self.seeds.filter(|_| self.seed.is_none())));
-        if !self.mutations {
+        if !is_of_source {
             option("--stage", self.stage.clone());
             option("--seed", text(self.seed));
             option("--first", text(Some(self.first).filter(|_| self.seed.is_none())));
@@ -262,6 +268,7 @@ mod tests {
             "sim --seeds 10 --first 3",
             "sim --mutations",
             "sim --stage act --seeds 200",
+            "sim --coordinators --mutations",
             "eval --families apart --small --json",
             "eval --json --cost",
             "rounds",
@@ -285,6 +292,7 @@ mod tests {
             "bench cluster --ranks none",
             "bench cluster --ranks 0",
             "sim --seed 0",
+            "sim --stage act --coordinators",
             "test --ranks 8",
             "test --fast",
             "test --only ema",

@@ -5,9 +5,13 @@ mod fuzzed_router;
 mod fuzzed_tokens;
 mod seen;
 mod simulated_coordinator;
+#[cfg(feature = "cluster")]
+mod simulated_member;
 
 pub use fuzzed_router::{Answered, Asked, FuzzedRouter, mistake_in_roles};
 #[cfg(feature = "oidc")]
 pub use fuzzed_tokens::FuzzedTokens;
 pub use seen::{Action, Capture, Held, Incident, RankSeen, Step};
 pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};
+#[cfg(feature = "cluster")]
+pub use simulated_member::{SimulatedMember, SimulatedOwnership};

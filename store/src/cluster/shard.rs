@@ -177,6 +177,9 @@ impl Shard {
         if let Some(Epoch(seen)) = seen {
             builder = builder.with_expected_epoch(seen);
         }
+        if let Some(seed) = bucket.seed {
+            builder = builder.with_seed(seed);
+        }
         let db = builder.build().await.map_err(|error| of(&error))?;
         let epoch = Epoch(db.status().current_manifest.writer_epoch());
         let name = shard.name(bucket);

@@ -34,7 +34,7 @@ impl Cluster {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let objects = Arc::new(InMemory::new());
-        let bucket = Bucket { objects, prefix: "cluster".into(), url: "memory".into() };
+        let bucket = Bucket { objects, prefix: "cluster".into(), url: "memory".into(), seed: None };
         Self { runtime, bucket }
     }
 

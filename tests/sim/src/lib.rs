@@ -10,6 +10,7 @@
 
 mod acting;
 mod checks;
+pub mod coordinators;
 mod faults;
 mod network;
 mod node;
@@ -19,6 +20,7 @@ mod world;
 
 pub use plan::{Acts, Plan, Stage};
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What became of one seed.
@@ -100,10 +102,15 @@ fn simulate_plan(plan: Plan, seed: u64, is_traced: bool) -> Outcome {
         let counts = world.counts();
         Outcome { broken: checks::check(&mut world), counts }
     }));
-    simulated.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
-        let line = format!("it panicked: {}", text.unwrap_or_default());
-        Outcome { broken: vec![line], counts: Counts::default() }
+    simulated.unwrap_or_else(|panic| Outcome {
+        broken: vec![line_of(&*panic)],
+        counts: Counts::default(),
     })
+}
+
+/// What a panic says.
+fn line_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("it panicked: {}", text.unwrap_or_default())
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser as _;
+use memtape_sim::coordinators::{self, Broken, Script};
 use memtape_sim::{Counts, Outcome, Plan, Stage, simulate, simulate_acts};
+use serde_json::{Value, json};
 
 /// Failing seeds that are shown.
 const SHOWN_MAX: usize = 20;
@@ -18,6 +20,15 @@ struct Options {
     /// The coordinator acts on a job, and is killed at this stage of the restart.
     #[arg(long)]
     stage: Option<Stage>,
+    /// Several coordinators on one bucket, in place of a training cluster.
+    #[arg(long, conflicts_with = "stage")]
+    coordinators: bool,
+    /// One of the coordinators' rules is broken on purpose.
+    #[arg(long, requires = "coordinators")]
+    broken: Option<Broken>,
+    /// Each of the coordinators' rules is broken, until a seed finds it.
+    #[arg(long, requires = "coordinators", conflicts_with = "broken")]
+    mutations: bool,
     /// Number of seeds.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
@@ -33,11 +44,40 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let Options { stage, seeds, first, seed, json } = Options::parse();
-    match seed {
-        Some(seed) => one_in_detail(stage, seed, json),
-        None => many(stage, first, seeds, json),
+    let options = Options::parse();
+    let Options { stage, broken, seeds, first, seed, .. } = options;
+    if options.mutations {
+        return find_all(first, seeds, options.json);
     }
+    let is_coordinators = options.coordinators;
+    if let Some(seed) = seed.filter(|_| is_coordinators) {
+        eprintln!("{:#?}", Script::draw(seed));
+    } else if let Some(seed) = seed {
+        let plan = stage.map_or_else(|| Plan::draw(seed), |stage| Plan::draw_acts(seed, stage));
+        eprintln!("{plan:#?}");
+    }
+    let (seeds, first, is_traced) = seed.map_or((seeds, first, false), |seed| (1, seed, true));
+    let (failures, counts, door) = if is_coordinators {
+        let simulated = |seed| {
+            let outcome = coordinators::simulate(seed, broken, is_traced);
+            (outcome.broken, outcome.counts)
+        };
+        let (failing, counts) = many(first, seeds, simulated, coordinators::Counts::add);
+        (failing, figures_of_coordinators(&counts), " --coordinators".to_string())
+    } else {
+        let simulated = |seed| {
+            let outcome = simulated(stage, seed, is_traced);
+            (outcome.broken, outcome.counts)
+        };
+        let (failing, counts) = many(first, seeds, simulated, Counts::add);
+        let door = stage.map_or(String::new(), |stage| format!(" --stage {}", stage.as_str()));
+        (failing, figures(&counts), door)
+    };
+    if let Some(seed) = failures.first().filter(|_| !is_traced) {
+        eprintln!("repeat one with: cargo xtask sim{door} --seed {seed}");
+    }
+    report(seeds, failures.len() as u64, counts, options.json);
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn simulated(stage: Option<Stage>, seed: u64, is_traced: bool) -> Outcome {
@@ -47,23 +87,20 @@ fn simulated(stage: Option<Stage>, seed: u64, is_traced: bool) -> Outcome {
     }
 }
 
-fn one_in_detail(stage: Option<Stage>, seed: u64, is_json: bool) -> ExitCode {
-    let plan = stage.map_or_else(|| Plan::draw(seed), |stage| Plan::draw_acts(seed, stage));
-    eprintln!("{plan:#?}");
-    let outcome = simulated(stage, seed, true);
-    for line in &outcome.broken {
-        eprintln!("broken: {line}");
-    }
-    report(1, u64::from(!outcome.broken.is_empty()), &outcome.counts, is_json);
-    if outcome.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn many(stage: Option<Stage>, first: u64, seeds: u64, is_json: bool) -> ExitCode {
+/// Simulates seeds, as many at once as there are cores: the failing ones, and the sum of counts.
+fn many<C: Default + Send>(
+    first: u64,
+    seeds: u64,
+    simulated: impl Fn(u64) -> (Vec<String>, C) + Sync,
+    add: impl Fn(&mut C, &C) + Sync,
+) -> (Vec<u64>, C) {
     let begun = Instant::now();
     let next = AtomicU64::new(first);
-    let all = Mutex::new((Counts::default(), Vec::new()));
-    // A panic is an outcome here; its seed is printed with it.
-    std::panic::set_hook(Box::new(|_| {}));
+    let all = Mutex::new((Vec::new(), C::default()));
+    if seeds > 1 {
+        // A panic is an outcome here; its seed is printed with it.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -73,51 +110,82 @@ fn many(stage: Option<Stage>, first: u64, seeds: u64, is_json: bool) -> ExitCode
                     if seed >= first.saturating_add(seeds) {
                         return;
                     }
-                    let outcome = simulated(stage, seed, false);
+                    let (broken, counts) = simulated(seed);
                     let Ok(mut all) = all.lock() else { return };
-                    all.0.add(&outcome.counts);
-                    if !outcome.broken.is_empty() {
-                        if all.1.len() < SHOWN_MAX {
-                            eprintln!("seed {seed}: {}", outcome.broken.join("\n    "));
+                    add(&mut all.1, &counts);
+                    if !broken.is_empty() {
+                        if all.0.len() < SHOWN_MAX {
+                            eprintln!("seed {seed}: {}", broken.join("\n    "));
                         }
-                        all.1.push(seed);
+                        all.0.push(seed);
                     }
                 }
             });
         }
     });
-    let (counts, failing) = all.into_inner().unwrap_or_default();
-    eprintln!("{:.1} s", begun.elapsed().as_secs_f64());
-    if let Some(seed) = failing.first() {
-        let of_stage = stage.map_or(String::new(), |stage| format!(" --stage {}", stage.as_str()));
-        eprintln!("repeat one with: cargo xtask sim{of_stage} --seed {seed}");
-    }
-    report(seeds, failing.len() as u64, &counts, is_json);
-    if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let seconds = begun.elapsed().as_secs_f64();
+    eprintln!("{seconds:.1} s, {:.1} seeds/s", seeds as f64 / seconds);
+    all.into_inner().unwrap_or_default()
 }
 
-fn report(seeds: u64, failures: u64, counts: &Counts, is_json: bool) {
-    if is_json {
-        let figures = serde_json::json!({
-            "seeds": seeds,
-            "failures": failures,
-            "captures": counts.captures,
-            "complete": counts.complete,
-            "aligned": counts.aligned,
-            "snapshots": counts.snapshots,
-            "steps": counts.steps,
-            "incidents": counts.incidents,
-            "starts": counts.starts,
-            "faults": counts.faults,
-            "restarts": counts.restarts,
-            "remedies": counts.remedies,
-            "partial": counts.partial,
-            "stage_kills": counts.stage_kills,
-            "alone": counts.alone,
-            "index_losses": counts.index_losses,
-        });
-        println!("{}", serde_json::json!({ "figures": figures }));
-    } else {
-        println!("{seeds} seeds, {failures} failures: {counts:?}");
+/// Breaks each rule of the coordinators, and simulates until it is found.
+fn find_all(first: u64, seeds: u64, is_json: bool) -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut found = 0;
+    for broken in Broken::ALL {
+        let fails = |seed: &u64| coordinators::simulate(*seed, Some(broken), false).broken;
+        let mut tried = (first..first.saturating_add(seeds)).zip(1_u64..);
+        let of = tried.find_map(|(seed, count)| Some((count, fails(&seed).into_iter().next()?)));
+        found += u64::from(of.is_some());
+        match of {
+            Some((count, line)) => eprintln!("ok     after {count} seeds: {broken:?}: {line}"),
+            None => eprintln!("MISSED in {seeds} seeds: {broken:?}"),
+        }
     }
+    let all = Broken::ALL.len() as u64;
+    report(seeds, all - found, json!({ "mutations": all, "found": found }), is_json);
+    if found == all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn report(seeds: u64, failures: u64, mut figures: Value, is_json: bool) {
+    if is_json {
+        (figures["seeds"], figures["failures"]) = (seeds.into(), failures.into());
+        println!("{}", json!({ "figures": figures }));
+    } else {
+        println!("{seeds} seeds, {failures} failures: {figures}");
+    }
+}
+
+fn figures(counts: &Counts) -> Value {
+    json!({
+        "captures": counts.captures,
+        "complete": counts.complete,
+        "aligned": counts.aligned,
+        "snapshots": counts.snapshots,
+        "steps": counts.steps,
+        "incidents": counts.incidents,
+        "starts": counts.starts,
+        "faults": counts.faults,
+        "restarts": counts.restarts,
+        "remedies": counts.remedies,
+        "partial": counts.partial,
+        "stage_kills": counts.stage_kills,
+        "alone": counts.alone,
+        "index_losses": counts.index_losses,
+    })
+}
+
+fn figures_of_coordinators(counts: &coordinators::Counts) -> Value {
+    json!({
+        "takes": counts.takes,
+        "acknowledged": counts.acknowledged,
+        "acts": counts.acts,
+        "late_acts": counts.late_acts,
+        "turns": counts.turns,
+        "ends": counts.ends,
+        "requests": counts.requests,
+        "simulated_ms": counts.simulated_ms,
+        "live_ms_max": counts.live_ms_max,
+        "unread": counts.unread,
+    })
 }

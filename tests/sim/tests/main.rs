@@ -1,5 +1,6 @@
 //! Simulations on every change, in one program: each links a whole coordinator.
 
 mod acts;
+mod coordinators;
 mod fuzzed;
 mod seeds;
