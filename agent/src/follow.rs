@@ -26,7 +26,7 @@ use crate::tapes::divided::DividedFolders;
 /// Maximum number of events in the queue of the loop; senders wait beyond it.
 const EVENTS_MAX: usize = 256;
 
-/// Time after which an agent without tapes and kept records ends, unless it is the home agent.
+/// Time after which an agent without tapes and kept records ends, unless it is the primary agent.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// How an agent ended.
@@ -44,7 +44,7 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// The one that reads the folders, and tells of the other shards that have tapes there.
-    Home(watch::Sender<BTreeSet<u16>>, DividedFolders),
+    Primary(watch::Sender<BTreeSet<u16>>, DividedFolders),
     /// Of another shard.
     Other,
 }
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) kind: Kind,
-    /// Its shard; none for the home agent.
+    /// Its shard; none for the primary agent.
     pub(crate) shard: Option<u16>,
     /// Number of shards, if it is known and there are several.
     pub(crate) shards: Option<u16>,
@@ -87,7 +87,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
         if is_look {
             of.published.set(of.shard, agent.health(now));
             agent.share(*of.agents.borrow());
-            if let Kind::Home(found, folders) = &of.kind {
+            if let Kind::Primary(found, folders) = &of.kind {
                 let shards = BTreeSet::from_iter(folders.found(agent.others()));
                 found.send_if_modified(|known| std::mem::replace(known, shards.clone()) != shards);
             }

@@ -96,7 +96,8 @@ impl Health {
             snapshots: of.snapshots + more.snapshots,
             facts: of.facts + more.facts,
         };
-        let spool = |of: (u64, Dropped), more: (u64, Dropped)| (of.0 + more.0, dropped(of.1, more.1));
+        let spool =
+            |of: (u64, Dropped), more: (u64, Dropped)| (of.0 + more.0, dropped(of.1, more.1));
         Self {
             looked_ns: self.looked_ns.min(other.looked_ns),
             is_connected: self.is_connected && other.is_connected,
@@ -187,7 +188,7 @@ impl Health {
 #[derive(Clone, Debug)]
 pub(crate) struct Published(Arc<Mutex<(Healths, Answered)>>, Option<Arc<ClientTls>>);
 
-/// The state of the home agent, then those of the agents of other shards.
+/// The state of the primary agent, then those of the agents of other shards.
 type Healths = BTreeMap<Option<u16>, Health>;
 
 /// Health checks of the node that had a verdict.
@@ -203,7 +204,7 @@ impl Published {
         Self(Arc::default(), tls)
     }
 
-    /// Publishes the state of the home agent, or of the agent of another shard.
+    /// Publishes the state of the primary agent, or of the agent of another shard.
     pub(crate) fn set(&self, shard: Option<u16>, health: Health) {
         self.lock().0.insert(shard, health);
     }
@@ -217,8 +218,8 @@ impl Published {
     fn health(&self) -> Health {
         let published = self.lock();
         let mut healths = published.0.values();
-        let home = healths.next().cloned().unwrap_or_default();
-        healths.fold(home, Health::with)
+        let primary = healths.next().cloned().unwrap_or_default();
+        healths.fold(primary, Health::with)
     }
 
     fn lock(&self) -> MutexGuard<'_, (Healths, Answered)> {

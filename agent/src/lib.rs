@@ -5,8 +5,9 @@
 //! nothing on a tape, pauses no rank, and works without a coordinator, without NVML and among files
 //! that are no tapes.
 //!
-//! Read in this order: [`Config`], `agent.rs` (what follows from each event), `follow.rs` (its loop),
-//! `supervisor.rs` (the agents of a process) and `run.rs` (its start); then the folders below, each of which imports only folders above it.
+//! Read in this order: [`Config`], `agent.rs` (what follows from each event), `follow.rs` (its
+//! loop), `supervisor.rs` (the agents of a process) and `run.rs` (its start); then the folders
+//! below, each of which imports only folders above it.
 
 mod config;
 mod health;

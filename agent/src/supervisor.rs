@@ -1,10 +1,10 @@
 //! The agents of one process: one, or one for each shard of the cluster that has jobs on this node.
 //!
 //! Where a cluster divides its jobs, the shards of a node's jobs have different coordinators. The
-//! home agent, of the shard of the node's name, reads the folders of tapes and makes the node known;
-//! the tapes of other shards that it finds have agents of their own, with a stream and a spool of
-//! their own, as long as there are tapes or kept records. All share the node, and its bounds of
-//! memory in equal parts.
+//! primary agent, of the shard of the node's name, reads the folders of tapes and makes the node
+//! known; the tapes of other shards that it finds have agents of their own, with a stream and a
+//! spool of their own, as long as there are tapes or kept records. All share the node, and its
+//! bounds of memory in equal parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -63,16 +63,16 @@ impl Parts {
         (stop, agents): (&CancellationToken, &watch::Sender<u64>),
     ) -> Option<impl Future<Output = Ended> + Send + use<>> {
         let shard = jobs.map(|jobs| jobs.shard);
-        let is_home = matches!(kind, Kind::Home(..));
-        let health_listen = self.config.health_listen.filter(|_| is_home);
+        let is_primary = matches!(kind, Kind::Primary(..));
+        let health_listen = self.config.health_listen.filter(|_| is_primary);
         let config = Config { health_listen, ..self.config.clone() };
         let coordinators = Coordinators::new(&config.coordinator, self.tls.clone()).ok()?;
-        let node = self.node.of(if is_home { HOME } else { shard.unwrap_or_default() });
+        let node = self.node.of(if is_primary { PRIMARY } else { shard.unwrap_or_default() });
         let spool = config.spool().and_then(|folder| self.spool(&spool_of(folder, jobs)));
         let hello = wire::hello(&config.node, &self.boot_id, jobs);
         let following = Following {
             kind,
-            shard: shard.filter(|_| !is_home),
+            shard: shard.filter(|_| !is_primary),
             shards: jobs.map(|jobs| jobs.shards),
             coordinators: Arc::new(coordinators),
             published: self.published.clone(),
@@ -98,8 +98,8 @@ impl Parts {
     }
 }
 
-/// Stands for the home agent among those who watch ranks: no shard has this number.
-const HOME: u16 = u16::MAX;
+/// Stands for the primary agent among those who watch ranks: no shard has this number.
+const PRIMARY: u16 = u16::MAX;
 
 /// Runs the agents, with this number of shards, until `shutdown` is ready, or a coordinator names
 /// another number of shards, which is returned.
@@ -110,7 +110,7 @@ pub(crate) async fn supervise(
 ) -> Option<u16> {
     let shards = shards.filter(|shards| *shards > 1);
     let jobs = |shard| shards.map(|shards| JobsShard { shard, shards });
-    let home = shards.map_or(0, |shards| shard_of(&parts.config.node, shards));
+    let primary = shards.map_or(0, |shards| shard_of(&parts.config.node, shards));
     let folders = TapeFolders::new(parts.config.tape_dirs.clone(), parts.config.pod_folders);
     let folders = DividedFolders::new(folders);
     let (found, mut others) = watch::channel(BTreeSet::new());
@@ -118,10 +118,10 @@ pub(crate) async fn supervise(
     let mut running = JoinSet::new();
     let mut shards_running = BTreeSet::new();
     let source = Box::new(folders.clone());
-    let kind = Kind::Home(found, folders.clone());
-    running.extend(parts.start(kind, jobs(home), source, (&stop, &agents)));
+    let kind = Kind::Primary(found, folders.clone());
+    running.extend(parts.start(kind, jobs(primary), source, (&stop, &agents)));
     let kept = shards.map(|shards| parts.shards_with_spool(shards)).unwrap_or_default();
-    let mut wanted: BTreeSet<u16> = kept.into_iter().filter(|shard| *shard != home).collect();
+    let mut wanted: BTreeSet<u16> = kept.into_iter().filter(|shard| *shard != primary).collect();
     let divided = loop {
         for shard in wanted.iter().filter(|_| shards.is_some()) {
             if shards_running.insert(*shard) {

@@ -1,12 +1,12 @@
-//! A coordinator of a cluster: it waits until it may own a shard in the bucket, takes it, and renews
-//! the hint that says so.
+//! A coordinator of a cluster: it waits until it may own a shard in the bucket, takes it, and
+//! renews the hint that says so.
 //!
 //! A coordinator owns one shard. Of several coordinators on one bucket as many work as there are
 //! shards; the others wait, and do not listen. When an owner's hint was not renewed for its time,
 //! one of them claims it and takes the shard. An owner reads the hints of the other shards, too, to
 //! tell agents and people where they are. An owner whose hint or shard was taken ends, and waits
-//! when it is started again. One that cannot renew the hint sends its agents away: the bucket may be
-//! there for another one. The hint only decides who tries: the fence of the shard refuses every
+//! when it is started again. One that cannot renew the hint sends its agents away: the bucket may
+//! be there for another one. The hint only decides who tries: the fence of the shard refuses every
 //! write of an earlier owner.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use memtape_store::{Error, Kind, Loaded, Recovery, Store};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::members::{Members, Owners};
 
@@ -91,8 +91,8 @@ pub(crate) struct Ownership {
 }
 
 impl Member {
-    /// Connects to the bucket, by the `AWS_…` variables, and joins its cluster, or makes one of this
-    /// number of shards.
+    /// Connects to the bucket, by the `AWS_…` variables, and joins its cluster, or makes one of
+    /// this number of shards.
     async fn join(url: &str, shards: Option<u16>, address: String) -> anyhow::Result<Self> {
         let bucket = Bucket::of_environment(url)?;
         let process = process_name();

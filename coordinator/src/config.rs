@@ -64,8 +64,8 @@ pub struct Config {
         conflicts_with = "data_dir"
     )]
     pub cluster_url: Option<String>,
-    /// Shards of the cluster, 1 to 64 [default: 1]: as many coordinators work, and further ones wait.
-    /// The first start decides. Each job is in one shard, by its name.
+    /// Shards of the cluster, 1 to 64 [default: 1]: as many coordinators work, and further ones
+    /// wait. The first start decides. Each job is in one shard, by its name.
     #[arg(
         long,
         value_name = "NUMBER",

@@ -82,7 +82,9 @@ pub enum Refusal {
         theirs: Version,
     },
     /// A number of shards that this program does not know.
-    #[error("has {0} shards, and this memtape knows 1 to {SHARDS_MAX}: use the memtape that made it")]
+    #[error(
+        "has {0} shards, and this memtape knows 1 to {SHARDS_MAX}: use the memtape that made it"
+    )]
     Shards(u16),
 }
 
@@ -129,7 +131,7 @@ mod tests {
             let refused = Refusal::Unreadable(version.to_string());
             assert_eq!(judged(FORMAT, version, 1), Err(refused));
         }
-        let late = judged(FORMAT, "1.7.3", SHARDS).unwrap_err().to_string();
+        let late = judged(FORMAT, "1.7.3", 1).unwrap_err().to_string();
         assert!(late.starts_with("was used by memtape 1.7, and this is 1.4"), "{late}");
     }
 

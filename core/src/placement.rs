@@ -3,12 +3,11 @@
 //! A shard is a part of a cluster's jobs, by a hash of their names. Agents and coordinators compute
 //! it from the name alone, so the hash never changes.
 //!
-//! The owner of a shard renews a hint. A watcher reads its version again and again. On its own monotonic clock, a hint
-//! whose version stays the same for [`HINT_LASTS_NS`] was left by its owner. No two machines
-//! compare clocks, and a wrong decision costs a takeover, never a record: the fence of the shard
-//! decides who owns it. Where the hint lies is not known here.
-//!
-//! And whether an owner may still act: on a proof of its ownership that it began shortly before.
+//! The owner of a shard renews a hint. A watcher reads its version again and again. On its own
+//! monotonic clock, a hint whose version stays the same for [`HINT_LASTS_NS`] was left by its
+//! owner. No two machines compare clocks, and a wrong decision costs a takeover, never a record:
+//! the fence of the shard decides who owns it. An owner acts on a proof of its ownership that it
+//! began shortly before. Where the hint lies is not known here.
 
 use alloc::string::String;
 

@@ -27,6 +27,7 @@ pub struct Bucket {
     pub(crate) prefix: Path,
     pub(crate) url: Arc<str>,
     /// Where random numbers begin in a simulation.
+    #[cfg(feature = "cluster")]
     pub(crate) seed: Option<u64>,
 }
 
@@ -106,7 +107,13 @@ impl Bucket {
         }
         let built = builder.with_bucket_name(bucket).with_retry(retry).build();
         let objects = built.during(|| format!("{url} cannot be used: check the AWS_ variables"))?;
-        Ok(Self { objects: Arc::new(objects), prefix, url: url.into(), seed: None })
+        Ok(Self {
+            objects: Arc::new(objects),
+            prefix,
+            url: url.into(),
+            #[cfg(feature = "cluster")]
+            seed: None,
+        })
     }
 
     /// A bucket that a simulation brings, whose clients draw their random numbers from this seed.

@@ -3,8 +3,9 @@
 //! `journal.rs` has every change of a record, synced; `catalogue.rs` is the index, in sled, filled
 //! from the journal; `clock.rs` measures ages; `inventory.rs` knows which files there must be;
 //! `steps/` logs, packs and indexes step records; `blobs/` has the snapshots of ranks; `records.rs`
-//! has the types of records; `tables/` writes them as Parquet. The index can be lost at any time: `recovery/` builds it again.
-//! memtape-disk is all that touches the operating system. `docs/store.md` has the formats.
+//! has the types of records; `tables/` writes them as Parquet. The index can be lost at any time:
+//! `recovery/` builds it again. memtape-disk is all that touches the operating system.
+//! `docs/store.md` has the formats.
 //!
 //! One thread writes (`writer/`), in groups: all waiting writes are synced at once. The order of a
 //! write is snapshot, journal, catalogue, acknowledgement. Acknowledged data is synced, steps too.

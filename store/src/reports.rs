@@ -12,7 +12,7 @@ use crate::error::Result;
 pub struct ClusterFacts {
     /// The cluster; none where the prefix is empty.
     pub cluster: Option<Identity>,
-    /// The owner of each shard, by its hint; none of one that nobody has owned yet.
+    /// The owner of each shard, by its hint; none of a shard without an owner so far.
     pub owners: Vec<Option<Owner>>,
     /// Time from a request to its answer: the median of some.
     pub round_trip: Duration,

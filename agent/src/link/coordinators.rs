@@ -35,7 +35,11 @@ struct Link {
 }
 
 impl Link {
-    fn new(addresses: &str, tls: Option<Arc<ClientTls>>, several: bool) -> Result<Self, AddressError> {
+    fn new(
+        addresses: &str,
+        tls: Option<Arc<ClientTls>>,
+        several: bool,
+    ) -> Result<Self, AddressError> {
         let (channel, connections) = channel(addresses, tls, several)?;
         Ok(Self { addresses: addresses.to_string(), channel, connections })
     }

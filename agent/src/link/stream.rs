@@ -108,8 +108,8 @@ struct End {
 enum Why {
     /// Nothing that speaks the protocol answered.
     Unreachable(Unreachable),
-    /// The coordinator does not own the jobs of the stream: the number of shards, and the URL of the
-    /// owner, empty when unknown.
+    /// The coordinator does not own the jobs of the stream: the number of shards, and the URL of
+    /// the owner, empty when unknown.
     NotOwner(u16, String),
     /// The coordinator refused it, with its line.
     Refused(Code, String),
@@ -316,7 +316,8 @@ mod tests {
                 let _ = connection.write_all(answer).await;
             });
             let (events, _received) = mpsc::channel::<StreamEvent>(1);
-            let end = attach(&channel.expect("channel").0, wire::hello("n", "b", None), &events).await;
+            let end =
+                attach(&channel.expect("channel").0, wire::hello("n", "b", None), &events).await;
             assert_eq!(end.why, Why::Unreachable(expected));
         }
     }

@@ -1,4 +1,4 @@
-//! Moves what one spool keeps into others, when a cluster divides its jobs anew.
+//! Moves what one spool keeps into others, when a cluster divides its jobs again.
 
 use std::collections::BTreeMap;
 

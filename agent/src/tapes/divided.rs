@@ -1,8 +1,8 @@
 //! The folders of tapes, divided among the agents of one process: one for each shard of the cluster
 //! that has jobs on this node.
 //!
-//! The agent of the home shard reads the folders, and hands over the tapes of other shards that it
-//! finds. The agents of those shards open them from there.
+//! The agent of the primary shard reads the folders, and hands over the tapes of other shards that
+//! it finds. The agents of those shards open them from there.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::tapes::source::{Entry, Listing, NotATape, TapeFile, TapeFolders, TapeSource};
 
-/// The folders, and what was found in them for other shards than the home one.
+/// The folders, and what was found in them for other shards than the primary one.
 #[derive(Clone, Debug)]
 pub(crate) struct DividedFolders(Arc<Mutex<Inner>>);
 
@@ -34,7 +34,7 @@ impl DividedFolders {
         Self(Arc::new(Mutex::new(Inner { folders, found: BTreeMap::new() })))
     }
 
-    /// Takes what the home agent found for other shards. Returns those shards.
+    /// Takes what the primary agent found for other shards. Returns those shards.
     pub(crate) fn found<'a>(&self, others: impl Iterator<Item = &'a (u16, Entry)>) -> Vec<u16> {
         let mut found = BTreeMap::<u16, Vec<Entry>>::new();
         for (shard, entry) in others {
@@ -45,7 +45,7 @@ impl DividedFolders {
         shards
     }
 
-    /// The tapes for the agent of another shard than the home one.
+    /// The tapes for the agent of another shard than the primary one.
     pub(crate) fn of_shard(&self, shard: u16) -> FoundTapes {
         FoundTapes { of: self.clone(), shard }
     }
@@ -56,7 +56,7 @@ impl DividedFolders {
     }
 }
 
-/// For the agent of the home shard.
+/// For the agent of the primary shard.
 impl TapeSource for DividedFolders {
     fn list(&mut self) -> Listing {
         self.lock().folders.list()

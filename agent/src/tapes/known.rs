@@ -611,7 +611,7 @@ impl Tapes {
         }
         let is_tape = matches!(why, NotATape::NoRoom(_) | NotATape::OtherBoot);
         if is_new {
-            count(&mut self.refused, why);
+            why.count(&mut self.refused);
             if !is_tape && budget.reject(entry.account()) {
                 self.refused.no_room += 1;
                 tracing::warn!(
@@ -634,23 +634,5 @@ impl Tapes {
             // A name may hold anything; with `?` it is one line.
             tracing::warn!("file {:?} is left alone: {why}", entry.path);
         }
-    }
-}
-
-/// Counts a tape that was refused.
-fn count(refused: &mut RefusedTapes, why: &NotATape) {
-    match why {
-        NotATape::Copy(_) => refused.copies += 1,
-        NotATape::WrongHolder(_) | NotATape::NoPod => refused.wrong_holder += 1,
-        NotATape::OtherBoot => refused.other_boot += 1,
-        NotATape::NoRoom(_) => refused.no_room += 1,
-        // These are no tapes, or none yet.
-        NotATape::Closed(_)
-        | NotATape::Unreadable
-        | NotATape::NoFile
-        | NotATape::TooLarge(_)
-        | NotATape::Content(_)
-        // Its own shard counts it.
-        | NotATape::OtherShard(_) => {}
     }
 }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::tape::read::{Source, TapeError};
+use memtape_proto::readings::RefusedTapes;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, openat, statat, unlinkat};
 
 use crate::node::accounts::Account;
@@ -85,6 +86,26 @@ pub(crate) enum NotATape {
          those of dead processes"
     )]
     NoRoom(u32),
+}
+
+impl NotATape {
+    /// Counts a tape that was refused.
+    pub(crate) fn count(&self, refused: &mut RefusedTapes) {
+        match self {
+            Self::Copy(_) => refused.copies += 1,
+            Self::WrongHolder(_) | Self::NoPod => refused.wrong_holder += 1,
+            Self::OtherBoot => refused.other_boot += 1,
+            Self::NoRoom(_) => refused.no_room += 1,
+            // These are no tapes, or none yet.
+            Self::Closed(_)
+            | Self::Unreadable
+            | Self::NoFile
+            | Self::TooLarge(_)
+            | Self::Content(_)
+            // Its own shard counts it.
+            | Self::OtherShard(_) => {}
+        }
+    }
 }
 
 /// Identity of a file, independent of its name.

@@ -13,7 +13,7 @@ use crate::args::Mistakes;
 /// The options that mean nothing for a command below `memtape store`: a backup asks a coordinator.
 fn meaningless_for_store(command: &str) -> &'static [&'static str] {
     match command {
-        "backup" => &["color"],
+        "backup" | "export" => &["color"],
         _ => &["coordinator", "tls_dir", "token_file", "color"],
     }
 }
@@ -167,6 +167,7 @@ mod tests {
         check("memtape jobs --coordinator x --color never", None);
         check("memtape store backup F --coordinator x --tls-dir d --token-file t", None);
         check("memtape --coordinator x store backup F", None);
+        check("memtape --coordinator x store export --parquet D", None);
         check("memtape store check F --coordinator x", Some("memtape store check"));
         check("memtape --tls-dir d store restore F D", Some("--tls-dir means nothing"));
         check("memtape completions bash --json", Some("--json"));

@@ -202,7 +202,7 @@ impl Gather {
                 }
             }
         };
-        let is_final = named == Named::ByFirstShard;
+        let is_final = named == Named::FirstShard;
         if let Some(answer) = unknown.take_if(|of| is_final || of.status() != StatusCode::NOT_FOUND)
         {
             return Ok(answer);

@@ -210,10 +210,7 @@ impl Service {
     }
 
     /// The first message of a stream, and the jobs that it is about.
-    async fn first(
-        &self,
-        incoming: &mut Frames,
-    ) -> Result<(Hello, Option<JobsShard>), BadMessage> {
+    async fn first(&self, incoming: &mut Frames) -> Result<(Hello, Option<JobsShard>), BadMessage> {
         let length = incoming.begin(REQUEST_BYTES_MAX).await?.ok_or(BadMessage::NotHello)?;
         let raw = Encoded::new(incoming.read(length).await?).measured(MESSAGE_DECODED_BYTES_MAX);
         wire::hello(raw.and_then(Measured::decode).map_err(BadMessage::NotDecoded)?)

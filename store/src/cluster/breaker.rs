@@ -79,9 +79,16 @@ impl Breaker {
         }
     }
 
-    fn pass_all<T: Send + 'static>(&self, of: Option<&Path>, parts: Parts<T>) -> Parts<T> {
-        let cut = Box::pin(self.end(of).clone().cancelled_owned());
-        Box::pin(Breakable { parts: Some(parts), cut })
+    /// Begins a request of many parts, unless it is cut before.
+    fn pass_all<T: Send + 'static>(
+        &self,
+        of: Option<&Path>,
+        begin: impl FnOnce() -> Parts<T>,
+    ) -> Parts<T> {
+        let end = self.end(of).clone();
+        let none = || -> Parts<T> { Box::pin(tokio_stream::empty()) };
+        let parts = if end.is_cancelled() { none() } else { begin() };
+        Box::pin(Breakable { parts: Some(parts), cut: Box::pin(end.cancelled_owned()) })
     }
 }
 
@@ -100,13 +107,15 @@ impl<T> Stream for Breakable<T> {
     type Item = Result<T>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(parts) = &mut self.parts else { return Poll::Ready(None) };
-        let next = parts.as_mut().poll_next(context);
+        if self.parts.is_none() {
+            return Poll::Ready(None);
+        }
+        // First: a poll may send a request.
         if self.cut.as_mut().poll(context).is_ready() {
             self.parts = None;
             return Poll::Ready(Some(Err(refused())));
         }
-        next
+        self.parts.as_mut().map_or(Poll::Ready(None), |parts| parts.as_mut().poll_next(context))
     }
 }
 
@@ -142,7 +151,7 @@ impl ObjectStore for Breaker {
         let mut got = self.pass(location, self.objects.get_opts(location, options)).await?;
         got.payload = match got.payload {
             GetResultPayload::Stream(parts) => {
-                GetResultPayload::Stream(self.pass_all(Some(location), parts))
+                GetResultPayload::Stream(self.pass_all(Some(location), || parts))
             }
             file => file,
         };
@@ -154,15 +163,15 @@ impl ObjectStore for Breaker {
     }
 
     fn delete_stream(&self, locations: Parts<Path>) -> Parts<Path> {
-        self.pass_all(None, self.objects.delete_stream(locations))
+        self.pass_all(None, || self.objects.delete_stream(locations))
     }
 
     fn list(&self, prefix: Option<&Path>) -> Parts<ObjectMeta> {
-        self.pass_all(prefix, self.objects.list(prefix))
+        self.pass_all(prefix, || self.objects.list(prefix))
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> Parts<ObjectMeta> {
-        self.pass_all(prefix, self.objects.list_with_offset(prefix, offset))
+        self.pass_all(prefix, || self.objects.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

@@ -43,7 +43,8 @@ pub(crate) fn check_in(bucket: &Bucket, runtime: &Handle) -> Result<StoreCheck> 
         }
         let Some(mut checked) = check_shard(bucket, shard, runtime)? else { continue };
         if cluster.shards > 1 {
-            let of_shard = |found: &mut Finding| found.what = format!("of shard {} {}", shard.0, found.what);
+            let of_shard =
+                |found: &mut Finding| found.what = format!("of shard {} {}", shard.0, found.what);
             checked.findings.iter_mut().for_each(of_shard);
         }
         match &mut all {
@@ -57,11 +58,7 @@ pub(crate) fn check_in(bucket: &Bucket, runtime: &Handle) -> Result<StoreCheck> 
 }
 
 /// Checks a shard, twice if the first time finds something; none where nothing was kept yet.
-fn check_shard(
-    bucket: &Bucket,
-    shard: ShardId,
-    runtime: &Handle,
-) -> Result<Option<StoreCheck>> {
+fn check_shard(bucket: &Bucket, shard: ShardId, runtime: &Handle) -> Result<Option<StoreCheck>> {
     match check_once(bucket, shard, runtime)? {
         Some(checked) if !checked.findings.is_empty() => check_once(bucket, shard, runtime),
         checked => Ok(checked),

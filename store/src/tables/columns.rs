@@ -140,11 +140,14 @@ table! { RankRecord = "ranks";
     rank: Count, "Rank within the job", |it| it.rank;
     node: Text, "Name of the node", |it| it.node.as_str();
     started: Time, "Start of the process", |it| it.start_wall_ns;
-    ended: Time, "End of the process; null while it runs", |it| number(it.end.map(|_| it.end_wall_ns));
+    ended: Time, "End of the process; null while it runs",
+        |it| number(it.end.map(|_| it.end_wall_ns));
     end: Text, "Kind of the end; null while it runs", |it| text(it.end.map(|end| end.as_str()));
-    exit_status: Number, "Exit status, or the signal as a negative number", |it| number(it.exit_status);
+    exit_status: Number, "Exit status, or the signal as a negative number",
+        |it| number(it.exit_status);
     steps: Count, "Steps that were finished when this was written", |it| it.step;
-    steps_left_out: Count, "Step records beyond the rates, which are not kept", |it| it.steps_left_out;
+    steps_left_out: Count, "Step records beyond the rates, which are not kept",
+        |it| it.steps_left_out;
 }
 
 table! { DeviceRow = "devices";
@@ -152,7 +155,7 @@ table! { DeviceRow = "devices";
     rank: Count, "Rank within the job", |it| it.rank;
     device: Count, "Number of the device in the process", |it| it.totals.device;
     uuid: Text, "UUID of the device", |it| text(it.uuid.as_deref());
-    size_bytes: Count, "Memory of the device", |it| number((it.totals.device_bytes > 0).then_some(it.totals.device_bytes as i64));
+    size_bytes: Count, "Memory of the device", |it| size(it.totals.device_bytes);
     peak_allocated_bytes: Count, "Most bytes handed out at once", |it| it.totals.peak_allocated;
     failed_requests: Count, "Requests for memory that failed for good", |it| it.totals.ooms;
 }
@@ -167,16 +170,22 @@ table! { IncidentRecord = "incidents";
     layer: Text, "Kind of memory that grows", |it| it.growth.layer.as_str();
     scope: Text, "Which ranks grow", |it| it.growth.scope.as_str();
     urgency: Text, "Notice, ticket or page", |it| it.urgency.as_str();
-    failure: Text, "The failure that it is about: `out_of_memory`, or the kind of the end", |it| text(it.failure.as_ref().map(|of| failure(of.kind)));
-    related_id: Text, "The failure that this growth ended in, or the growth that ended in this failure", |it| text(it.related.as_deref());
-    reported_in: Text, "The incident that reports the same cause", |it| text(it.reported_in.as_deref());
+    failure: Text, "Its failure: `out_of_memory`, or the kind of the end",
+        |it| text(it.failure.as_ref().map(|of| failure(of.kind)));
+    related_id: Text, "The failure that it ended in, or the growth that ended in it",
+        |it| text(it.related.as_deref());
+    reported_in: Text, "The incident that reports the same cause",
+        |it| text(it.reported_in.as_deref());
     opened: Time, "Begin", |it| it.opened_wall_ns;
     closed: Time, "End; null while it is open", |it| number(it.closed.map(|of| of.wall_ns));
     onset_step: Count, "Step at which the growth began", |it| it.growth.onset_step;
     detected_step: Count, "Step at which it was found", |it| it.growth.detected_step;
-    bytes_per_step: Count, "Bytes kept of each step; of the layer `blocks` blocks", |it| it.growth.bytes_per_step;
-    grown_bytes: Count, "Bytes grown since the onset; of the layer `blocks` blocks", |it| it.growth.grown_bytes;
-    file: Text, "File of the line that allocated what is kept", |it| text(culprit(it).map(|of| of.file.as_str()));
+    bytes_per_step: Count, "Bytes kept of each step; of the layer `blocks` blocks",
+        |it| it.growth.bytes_per_step;
+    grown_bytes: Count, "Bytes grown since the onset; of the layer `blocks` blocks",
+        |it| it.growth.grown_bytes;
+    file: Text, "File of the line that allocated what is kept",
+        |it| text(culprit(it).map(|of| of.file.as_str()));
     line: Count, "Number of that line", |it| number(culprit(it).map(|of| of.line));
     function: Text, "Function of that line", |it| text(culprit(it).map(|of| of.function.as_str()));
     capture_id: Text, "Capture of the diagnosis", |it| text(it.capture_id.as_deref());
@@ -194,7 +203,8 @@ table! { ActionRecord = "actions";
     is_dry_run: Flag, "Whether it was only shown", |it| it.dry_run;
     decided: Time, "Time of the decision", |it| it.wall_ns;
     outcome: Text, "What came of it, in words", |it| it.outcome.to_string().as_str();
-    verdict: Text, "Whether it helped; null while that is not known", |it| text(it.verdict.map(|of| of.as_str()));
+    verdict: Text, "Whether it helped; null while that is not known",
+        |it| text(it.verdict.map(|of| of.as_str()));
 }
 
 /// Makes the columns of the list of a record's fields, behind those that name the series.
@@ -210,6 +220,11 @@ macro_rules! step_columns {
 }
 
 step_record_fields!(step_columns);
+
+/// The size of a device; 0 is not known.
+fn size(bytes: u64) -> Value {
+    if bytes > 0 { bytes.into() } else { Value::Number(None) }
+}
 
 /// The line that allocated what is kept.
 fn culprit(incident: &IncidentRecord) -> Option<&memtape_core::snapshot::Frame> {

@@ -59,8 +59,8 @@ pub fn tables_page() -> String {
     let mut page = String::from(
         "# Tables\n\nMade from the columns in `store/src/tables/columns.rs` by a test; do not edit \
          this file.\n`memtape store export --parquet DIR` writes these tables: \
-         [Questions about many jobs](../fleet.md).\nTimes are UTC, in microseconds. A value that is \
-         not known is null.\n",
+         [Questions about many jobs](../fleet.md).\nTimes are UTC, in microseconds. A value that \
+         is not known is null.\n",
     );
     add_columns::<AttemptRecord>(&mut page);
     add_columns::<RankRecord>(&mut page);
@@ -72,7 +72,8 @@ pub fn tables_page() -> String {
 }
 
 fn add_columns<T: Row>(page: &mut String) {
-    let _ = write!(page, "\n## {}.parquet\n\n| column | kind | meaning |\n|---|---|---|\n", T::TABLE);
+    let _ =
+        write!(page, "\n## {}.parquet\n\n| column | kind | meaning |\n|---|---|---|\n", T::TABLE);
     for Column { name, kind, meaning, .. } in T::columns() {
         let (kind, meaning) = (kind.name(), meaning.trim().trim_end_matches('.'));
         let _ = writeln!(page, "| `{name}` | {kind} | {meaning} |");
@@ -102,10 +103,7 @@ fn steps(store: &Store, devices: impl Iterator<Item = DeviceRow>, folder: &Path)
 
 /// Writes a table beside its place, and puts it there when it is durable. Returns the number of its
 /// rows.
-fn write<T: Row>(
-    folder: &Path,
-    fill: impl FnOnce(&mut TableFile<T>) -> Result<()>,
-) -> Result<u64> {
+fn write<T: Row>(folder: &Path, fill: impl FnOnce(&mut TableFile<T>) -> Result<()>) -> Result<u64> {
     let path = folder.join(T::TABLE).with_extension("parquet");
     let aside = folder.join(T::TABLE).with_extension("parquet.part");
     let written = || {

@@ -4,12 +4,13 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use memtape_bucket::{Conditions, Fault, Rule, Server};
+use memtape_core::placement::Owner;
 use memtape_disk::clock::{self, Now};
 use memtape_disk::tree::Change;
 use object_store::RetryConfig;
 
 use crate::bucket::Bucket;
-use crate::cluster::hint::{Hint, Owner};
+use crate::cluster::hint::Hint;
 use crate::cluster::proof::prove;
 use crate::cluster::shard::{Epoch, Level, Position, Shard, ShardError, ShardId};
 use crate::error::Kind;

@@ -91,7 +91,10 @@ fn every_record_is_a_row() {
     assert_eq!(device["size_bytes"], Field::ULong(u64::MAX >> 1));
     assert_eq!(device["uuid"], text("GPU-1"));
     let incidents = read(folder.path(), "incidents");
-    assert_eq!((&incidents[0]["file"], &incidents[0]["line"]), (&text("train.py"), &Field::ULong(36)));
+    assert_eq!(
+        (&incidents[0]["file"], &incidents[0]["line"]),
+        (&text("train.py"), &Field::ULong(36))
+    );
     assert_eq!((&incidents[0]["class"], &incidents[1]["line"]), (&text("leak"), &Field::Null));
     assert!(read(folder.path(), "actions").is_empty());
     let steps = read(folder.path(), "steps");

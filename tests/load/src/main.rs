@@ -117,7 +117,7 @@ fn is_sound(mode: &Mode, figures: &Value) -> bool {
         }
         Mode::Rounds(_) => {
             figures["unfinished"].is_null()
-                && figures.as_object().is_some_and(|all| all.values().all(|of| is_no_failure(of)))
+                && figures.as_object().is_some_and(|all| all.values().all(is_no_failure))
         }
         Mode::Capture(_) => figures["aligned_min"] == figures["ranks"],
         Mode::Snapshot { .. } | Mode::Census => true,

@@ -1,5 +1,5 @@
-//! A cluster of two shards: each coordinator has its jobs, an agent with jobs of both has a stream to
-//! each, and when one coordinator is killed the other one's jobs notice nothing.
+//! A cluster of two shards: each coordinator has its jobs, an agent with jobs of both has a stream
+//! to each, and when one coordinator is killed another one takes its jobs over.
 
 use std::process::Command;
 use std::time::Duration;

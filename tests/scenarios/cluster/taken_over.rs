@@ -114,7 +114,7 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
     let mut first = rig.coordinator(0);
     first.line_with("listening", PATIENCE);
     let mut second = rig.coordinator(1);
-    second.line_with("waiting: 127.0.0.1:", PATIENCE);
+    second.line_with("waiting: http://127.0.0.1:", PATIENCE);
     assert!(rig.ask(1, &["jobs"]).is_none(), "the second one does not listen");
     rig.train(&torch);
     let incident = wait_for("an incident that names its line", PATIENCE, || {
@@ -138,7 +138,7 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
     assert_eq!((&known[0]["id"], &known[0]["culprit"]), (&incident["id"], &incident["culprit"]));
     // An orderly end leaves the cluster to the next one at once.
     let mut third = rig.coordinator(0);
-    third.line_with("waiting: 127.0.0.1:", PATIENCE);
+    third.line_with("waiting: http://127.0.0.1:", PATIENCE);
     signal(second.id(), libc::SIGTERM);
     let (status, said) = second.end(PATIENCE);
     assert_eq!(status, Some(0), "{said:#?}");
@@ -161,7 +161,7 @@ fn a_stopped_owner_acts_on_nothing_when_another_one_took_over() {
     let mut first = rig.coordinator_with(0, &acting);
     first.line_with("listening", PATIENCE);
     let mut second = rig.coordinator_with(1, &acting);
-    second.line_with("waiting: 127.0.0.1:", PATIENCE);
+    second.line_with("waiting: http://127.0.0.1:", PATIENCE);
     rig.train_modelled();
     wait_for("a restart is about to be asked for", PATIENCE, || {
         (rig.server.held() > 0).then_some(())

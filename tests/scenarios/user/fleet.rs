@@ -32,7 +32,7 @@ fn the_questions_about_many_jobs_have_answers() {
     let mut demo = Process::start(&mut demo);
     let address = demo.line_with("http://127.0.0.1:", Duration::from_secs(60));
     let address = address.split_whitespace().find(|word| word.starts_with("http")).expect("a URL");
-    demo.line_with("Try", Duration::from_secs(120));
+    demo.line_with("the result is in the store", Duration::from_secs(120));
     let export = Command::new(memtape())
         .args(["--coordinator", address.trim_end_matches('/'), "--json"])
         .args(["store", "export", "--parquet"])

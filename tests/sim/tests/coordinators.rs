@@ -1,4 +1,4 @@
-//! Some hundred seeds of several coordinators on one bucket; `cargo xtask sim --coordinators` has as
+//! A hundred seeds of several coordinators on one bucket; `cargo xtask sim --coordinators` has as
 //! many as one likes.
 
 use memtape_sim::coordinators::{Broken, Counts, simulate};

@@ -104,7 +104,12 @@ mod tests {
         };
         let owner = Owner { address: "10.0.0.1:7771".into(), epoch: 3, ..Owner::default() };
         let round_trip = Duration::from_millis(40);
-        ClusterFacts { cluster: Some(identity), owners: vec![Some(owner)], round_trip, conditions: Ok(()) }
+        ClusterFacts {
+            cluster: Some(identity),
+            owners: vec![Some(owner)],
+            round_trip,
+            conditions: Ok(()),
+        }
     }
 
     fn judged(change: impl Fn(&mut ClusterFacts)) -> Vec<(Outcome, String)> {

@@ -21,11 +21,11 @@ pub(super) enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// A job, by its name or id.
-    ByJob,
+    Job,
     /// An incident or a capture, by its id.
-    ById,
+    Id,
     /// Not at all: it is in the first shard.
-    ByFirstShard,
+    FirstShard,
 }
 
 impl Reach {
@@ -39,11 +39,11 @@ impl Reach {
             "/api/v1/nodes" => Self::List(&NODES),
             "/api/v1/cluster" => Self::List(&SHARDS),
             "/api/v1/tokens" | "/api/v1/tokens/own" | "/api/v1/tokens/{id}/revoke" => {
-                Self::One(Named::ByFirstShard)
+                Self::One(Named::FirstShard)
             }
-            route if route.starts_with("/api/v1/jobs/{job}/") => Self::One(Named::ByJob),
-            route if route.starts_with("/api/v1/incidents/{id}") => Self::One(Named::ById),
-            route if route.starts_with("/api/v1/captures/{id}") => Self::One(Named::ById),
+            route if route.starts_with("/api/v1/jobs/{job}/") => Self::One(Named::Job),
+            route if route.starts_with("/api/v1/incidents/{id}") => Self::One(Named::Id),
+            route if route.starts_with("/api/v1/captures/{id}") => Self::One(Named::Id),
             _ => Self::Own,
         }
     }
@@ -53,9 +53,9 @@ impl Named {
     /// The shard of a thing; none where its name does not tell it.
     pub(super) fn shard(self, name: &str, shards: u16) -> Option<u16> {
         match self {
-            Self::ByJob => Some(shard_of(job_name(name), shards)),
-            Self::ById => shard_of_id(name, shards),
-            Self::ByFirstShard => Some(0),
+            Self::Job => Some(shard_of(job_name(name), shards)),
+            Self::Id => shard_of_id(name, shards),
+            Self::FirstShard => Some(0),
         }
     }
 }
@@ -89,11 +89,11 @@ mod tests {
     #[test]
     fn names_and_ids_lead_to_their_shard() {
         for job in ["train", "train@1001", "train@0.team-b", "train@0.~node"] {
-            assert_eq!(Named::ByJob.shard(job, 8), Some(shard_of("train", 8)), "{job}");
+            assert_eq!(Named::Job.shard(job, 8), Some(shard_of("train", 8)), "{job}");
         }
-        assert_eq!(Named::ByJob.shard("a@b@7", 8), Some(shard_of("a@b", 8)));
-        assert_eq!(Named::ById.shard("inc-0000c1s", 4), shard_of_id("cap-0000c1s", 4));
-        assert_eq!(Named::ById.shard("cap-0000c1s-0123456789-alone", 4), None);
-        assert_eq!(Named::ByFirstShard.shard("", 4), Some(0));
+        assert_eq!(Named::Job.shard("a@b@7", 8), Some(shard_of("a@b", 8)));
+        assert_eq!(Named::Id.shard("inc-0000c1s", 4), shard_of_id("cap-0000c1s", 4));
+        assert_eq!(Named::Id.shard("cap-0000c1s-0123456789-alone", 4), None);
+        assert_eq!(Named::FirstShard.shard("", 4), Some(0));
     }
 }

@@ -33,11 +33,11 @@ struct State {
     cut: Vec<usize>,
     /// What is under way, by the time at which it arrives; the number keeps the order.
     way: BTreeMap<(u64, u64), Travels>,
-    /// So many things were sent.
+    /// Number of requests and answers that were sent.
     sent: u64,
 }
 
-/// Hands an answer out; told whether it was lost.
+/// Hands an answer out; the argument says whether it was lost.
 pub(crate) type Answer = Box<dyn FnOnce(bool) + Send>;
 
 /// Something under way.

@@ -7,7 +7,7 @@
 //! `work.rs` (what a coordinator does), `history.rs` (what must hold). The store above a shard and
 //! HTTP are not in it: tests with the tests' own bucket have those. A seed repeats its script and
 //! all random numbers that are asked for; still, two plays of one seed can differ (1 of 20 seeds
-//! did). SlateDB's hash maps, whose order is drawn anew, are the likely cause.
+//! did). SlateDB's hash maps, whose order differs each time, are the likely cause.
 
 mod bucket;
 mod client;
@@ -102,7 +102,7 @@ impl Counts {
     }
 }
 
-/// Simulates one seed, with a rule that is broken or none. A traced one says on stderr what happens.
+/// Simulates one seed, with a rule that is broken or none. A traced one prints what happens.
 pub fn simulate(seed: u64, broken: Option<Broken>, is_traced: bool) -> Outcome {
     let script = Script::draw(seed);
     let played = catch_unwind(AssertUnwindSafe(|| play::play(script, seed, broken, is_traced)));

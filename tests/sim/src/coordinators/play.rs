@@ -18,8 +18,8 @@ use crate::coordinators::work::{self, Order, Phase, Process};
 use crate::coordinators::{Broken, Counts, Outcome, trace};
 use crate::plan::{MS_NS, SECOND_NS};
 
-/// Time after which an owner must acknowledge when all is well, beside two requests that nobody
-/// answers: a hint gets old by the slowest clock, and is claimed.
+/// Time after which an owner must acknowledge when all is well, beside two requests that get no
+/// answer: a hint gets old by the slowest clock, and is claimed.
 const LIVE_NS_MAX: u64 = 60 * SECOND_NS;
 
 /// Time that the owner goes on for, and then that the last owner may take.
@@ -48,7 +48,7 @@ struct Play {
     history: Arc<History>,
     machines: Vec<Machine>,
     events: BTreeMap<(u64, u64), Event>,
-    /// So many events were planned.
+    /// Number of events that were planned.
     planned: u64,
     now_ns: u64,
     are_restarted: bool,

@@ -57,7 +57,7 @@ pub(crate) struct Process {
     phase: Mutex<Phase>,
 }
 
-/// What a process is told to do.
+/// An order to a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Order {
     /// End.
@@ -274,7 +274,7 @@ async fn act(process: &Process, shard: &Shard) {
     }
 }
 
-/// Proves that the shard was this owner's at some time after the call: a row gets through the fence.
+/// Proves that this owner had the shard at some time after the call: a row gets past the fence.
 async fn prove(shard: &Shard) -> bool {
     let row = Change { key: PROOF.to_vec(), value: Some(shard.epoch().0.to_be_bytes().to_vec()) };
     shard.write([row]).await.is_ok() && shard.settle().await.is_ok()
