@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -140,8 +141,13 @@ pub(crate) async fn supervise(
                     shards_running.remove(&shard);
                     wanted.remove(&shard);
                 }
-                // All agents end together, or panicked.
-                Ok(Ended::Stopped) | Err(_) => break None,
+                // All agents end together.
+                Ok(Ended::Stopped) => break None,
+                // A panic ends the process with a failure, so that it is started again.
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    Err(_) => break None,
+                },
             },
         }
     };

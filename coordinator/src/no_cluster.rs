@@ -12,7 +12,7 @@ pub(crate) enum Ownership {}
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedShard {}
 
-pub(crate) async fn own(_: &str, _: u16, _: String) -> anyhow::Result<Ownership> {
+pub(crate) async fn own(_: &str, _: Option<u16>, _: String) -> anyhow::Result<Ownership> {
     anyhow::bail!("--cluster needs memtape with the feature full")
 }
 

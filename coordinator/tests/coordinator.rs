@@ -170,7 +170,7 @@ async fn check_doors(running: &fake::Running) {
         assert!(!line.is_empty() && !line.contains('\n'), "{path}: {line}");
     }
     let (_, answer) = running.get("/api/v1/incidents?job=other").await;
-    assert_eq!(answer, json!({"incidents": []}));
+    assert_eq!(answer, json!({"incidents": [], "missing_shards": []}));
     assert_eq!(running.get("/nosuch").await.0, 404);
     assert_eq!(running.post("/api/v1/jobs/nosuch/captures", "{}").await.0, 404);
     assert_eq!(running.post("/api/v1/jobs/train/captures", "{\"step\":").await.0, 400);

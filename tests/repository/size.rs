@@ -9,16 +9,16 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
-    ("agent", 12_325, 5_380),
-    ("cli", 17_298, 1_638),
-    ("coordinator", 23_507, 10_926),
+    ("agent", 12_331, 5_380),
+    ("cli", 17_301, 1_638),
+    ("coordinator", 23_509, 10_926),
     ("core", 31_692, 11_586),
     ("disk", 1_071, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_704, 0),
     ("proto", 2_786, 895),
     ("recorder", 7_890, 145),
-    ("store", 10_774, 3_798),
+    ("store", 10_776, 3_798),
     ("tape", 10_836, 2_666),
     ("tests", 0, 8_567),
     ("tests/bucket", 0, 709),

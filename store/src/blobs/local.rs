@@ -236,8 +236,9 @@ impl Blobs {
             }
         };
         // After the list: no other owner can have stored what is on it.
-        let proving = remote.clone();
-        let proof = blocking(&*self.disk, move || Ok(proving.prove())).await.ok().flatten();
+        let blobs = self.clone();
+        let proving = move || Ok(blobs.remote.get().and_then(Remote::prove));
+        let proof = blocking(&*self.disk, proving).await.ok().flatten();
         for hash in found {
             if self.lock().of.contains_key(hash.as_bytes()) {
                 lost.remove(hash.as_bytes());

@@ -131,6 +131,7 @@ pub(crate) struct Column<T> {
     pub(crate) kind: Kind,
     /// What it is, with the unit.
     pub(crate) meaning: &'static str,
+    #[cfg_attr(not(feature = "tables"), expect(dead_code, reason = "only files have values"))]
     pub(crate) value: fn(&T) -> Value,
 }
 

@@ -157,6 +157,6 @@ fn a_store_is_moved_into_a_bucket_however_often_the_move_is_killed() {
     let found = doctor(&rig);
     assert!(found.iter().all(|check| check["outcome"] == "ok"), "{found:#?}");
     let owner = found[3]["found"].as_str().expect("a line");
-    assert!(owner.starts_with(&format!("127.0.0.1:{port} says that it owns")), "{owner}");
+    assert!(owner.starts_with(&format!("{url} says that it owns")), "{owner}");
     coordinator.kill();
 }

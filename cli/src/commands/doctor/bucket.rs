@@ -28,6 +28,9 @@ fn of_facts(url: &str, facts: &ClusterFacts) -> Vec<Check> {
     let mut checks = vec![cluster(url, facts), conditions(facts), round_trip(facts.round_trip)];
     let shards = facts.owners.len();
     let what = |shard| if shards == 1 { "the cluster".into() } else { format!("shard {shard}") };
+    if facts.owners.is_empty() {
+        checks.push(owner("the cluster", None));
+    }
     let owners = facts.owners.iter().enumerate();
     checks.extend(owners.map(|(shard, known)| owner(&what(shard), known.as_ref())));
     checks
@@ -135,7 +138,7 @@ mod tests {
         let left = judged(|facts| facts.owners[0].as_mut().expect("one").has_left = true);
         assert!(left[3].1.contains("has left in order"));
         let none = judged(|facts| (facts.cluster, facts.owners) = (None, Vec::new()));
-        assert!(none[0].1.contains("is empty") && none.len() == 3);
+        assert!(none[0].1.contains("is empty") && none[3].1.contains("yet"));
         let two = judged(|facts| facts.owners.push(None));
         assert!(two[3].1.contains("owns shard 0,") && two[4].1.ends_with("owned shard 1 yet"));
     }

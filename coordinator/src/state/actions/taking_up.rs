@@ -170,10 +170,12 @@ impl Actions {
             Outcome::AtStep { .. } if action.kind.is_inside() && is_over => {
                 self.advance(context, id, Event::Abandoned);
             }
-            // Nothing but these is under way. After its end nothing can be sent any more, and what
-            // was sent shows.
+            // Nothing but these is under way. After the end of all ranks nothing can be sent any
+            // more, and what was sent shows.
             _ => {
-                let acts_once = action.target == TargetKind::Signal && !is_over;
+                let attempt = jobs.get(incident.serial).filter(|_| !is_over);
+                let lives = attempt.is_some_and(|of| living_ranks(of).next().is_some());
+                let acts_once = action.target == TargetKind::Signal && lives;
                 self.advance(context, id, Event::Restored { acts_once });
             }
         }
