@@ -307,7 +307,7 @@ impl Agent {
             }
             StreamEvent::Message(Incoming::Capture(request)) => self.capture(now, request),
             StreamEvent::Message(Incoming::Remedy(request)) => self.remedy(now, request),
-            // run.rs starts other agents.
+            // supervisor.rs starts other agents.
             StreamEvent::Divided(_) => {}
             // stream.rs handles both.
             StreamEvent::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}

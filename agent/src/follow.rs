@@ -43,18 +43,26 @@ pub(crate) enum Ended {
 /// Which agent of its process.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// The one that reads the folders, and tells of the other shards that have tapes there.
+    /// The primary agent reads the folders, and publishes the other shards that have tapes there.
     Primary(watch::Sender<BTreeSet<u16>>, DividedFolders),
-    /// Of another shard.
-    Other,
+    /// The agent of another shard.
+    Other(u16),
+}
+
+impl Kind {
+    /// The shard; none for the primary agent.
+    pub(crate) fn shard(&self) -> Option<u16> {
+        match self {
+            Self::Primary(..) => None,
+            Self::Other(shard) => Some(*shard),
+        }
+    }
 }
 
 /// What an agent has to do with others.
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) kind: Kind,
-    /// Its shard; none for the primary agent.
-    pub(crate) shard: Option<u16>,
     /// Number of shards, if it is known and there are several.
     pub(crate) shards: Option<u16>,
     pub(crate) coordinators: Arc<Coordinators>,
@@ -72,6 +80,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
     let holding = tokio::spawn(holding);
     let mut ticks = ticks(agent.report_interval());
     let mut busy = Instant::now();
+    let shard = of.kind.shard();
     let ended = loop {
         let event = tokio::select! {
             () = of.stop.cancelled() => break Ended::Stopped,
@@ -85,7 +94,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
         let (now, is_look) = (clock::now(), matches!(event, Event::Tick));
         agent.handle(now, event);
         if is_look {
-            of.published.set(of.shard, agent.health(now));
+            of.published.set(shard, agent.health(now));
             agent.share(*of.agents.borrow());
             if let Kind::Primary(found, folders) = &of.kind {
                 let shards = BTreeSet::from_iter(folders.found(agent.others()));
@@ -94,7 +103,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
             if !agent.is_idle() {
                 busy = Instant::now();
             }
-            if let Some(shard) = of.shard.filter(|_| busy.elapsed() >= IDLE_MAX) {
+            if let Some(shard) = shard.filter(|_| busy.elapsed() >= IDLE_MAX) {
                 break Ended::Idle(shard);
             }
         }
@@ -106,8 +115,8 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
         }
     };
     holding.abort();
-    if of.shard.is_some() {
-        of.published.forget(of.shard);
+    if shard.is_some() {
+        of.published.forget(shard);
     }
     ended
 }

@@ -25,7 +25,6 @@ mod node {
     pub(crate) mod nvml;
     pub(crate) mod process;
     pub(crate) mod py_spy;
-    pub(crate) mod shared;
     pub(crate) mod workers;
     pub(crate) mod workload;
 }

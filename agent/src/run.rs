@@ -3,10 +3,9 @@
 //! The work is done in loops ([`supervise`]): one, or one for each shard of the cluster that has
 //! jobs on this node.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use memtape_core::identity::boot_id_words;
 use memtape_core::limits::TAPES_PER_NODE_MAX;
@@ -23,10 +22,9 @@ use crate::link::coordinators::Coordinators;
 use crate::node::accounts::AccountFiles;
 use crate::node::ends::Ends;
 use crate::node::host::Host;
-use crate::node::machine::ThisNode;
+use crate::node::machine::Machine;
 use crate::node::nvml::Gpus;
 use crate::node::process;
-use crate::node::shared::SharedNode;
 use crate::node::workers::Workers;
 use crate::supervisor::{Parts, supervise};
 use crate::tapes::folders::{FolderError, check_above, check_folder, make_folder};
@@ -108,16 +106,16 @@ pub async fn run(
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
     let mut accounts = AccountFiles::default();
     let of_spool = accounts.read(host.root()).clone();
-    let node = ThisNode {
+    let machine = Arc::new(Machine {
         boot_id: boot_id_words(&boot_id),
         host,
-        accounts: RefCell::new(accounts),
+        accounts: Mutex::new(accounts),
         gpus,
         workers,
         ends,
-    };
-    let node = SharedNode::new(node);
-    let parts = Parts { config, tls, boot_id, published, accounts: of_spool, node };
+        watched: Mutex::default(),
+    });
+    let parts = Parts { config, tls, boot_id, published, accounts: of_spool, machine };
     let mut shards = parts.known_shards();
     let mut shutdown = std::pin::pin!(shutdown);
     while let Some(divided) = supervise(&parts, shards, &mut shutdown).await {

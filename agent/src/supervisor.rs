@@ -28,7 +28,7 @@ use crate::health::Published;
 use crate::link::coordinators::Coordinators;
 use crate::link::wire;
 use crate::node::clock;
-use crate::node::shared::SharedNode;
+use crate::node::machine::{Machine, ThisNode};
 use crate::spool::Spool;
 use crate::tapes::divided::DividedFolders;
 use crate::tapes::source::{TapeFolders, TapeSource};
@@ -45,7 +45,7 @@ pub(crate) struct Parts {
     pub(crate) published: Published,
     /// The accounts that share a spool.
     pub(crate) accounts: Accounts,
-    pub(crate) node: SharedNode,
+    pub(crate) machine: Arc<Machine>,
 }
 
 impl Parts {
@@ -63,17 +63,14 @@ impl Parts {
         source: Box<dyn TapeSource>,
         (stop, agents): (&CancellationToken, &watch::Sender<u64>),
     ) -> Option<impl Future<Output = Ended> + Send + use<>> {
-        let shard = jobs.map(|jobs| jobs.shard);
-        let is_primary = matches!(kind, Kind::Primary(..));
-        let health_listen = self.config.health_listen.filter(|_| is_primary);
+        let health_listen = self.config.health_listen.filter(|_| kind.shard().is_none());
         let config = Config { health_listen, ..self.config.clone() };
         let coordinators = Coordinators::new(&config.coordinator, self.tls.clone()).ok()?;
-        let node = self.node.of(if is_primary { PRIMARY } else { shard.unwrap_or_default() });
+        let node = ThisNode::new(self.machine.clone(), kind.shard().unwrap_or(PRIMARY));
         let spool = config.spool().and_then(|folder| self.spool(&spool_of(folder, jobs)));
         let hello = wire::hello(&config.node, &self.boot_id, jobs);
         let following = Following {
             kind,
-            shard: shard.filter(|_| !is_primary),
             shards: jobs.map(|jobs| jobs.shards),
             coordinators: Arc::new(coordinators),
             published: self.published.clone(),
@@ -99,7 +96,7 @@ impl Parts {
     }
 }
 
-/// Stands for the primary agent among those who watch ranks: no shard has this number.
+/// Number of the primary agent among those that watch ranks: no shard has it.
 const PRIMARY: u16 = u16::MAX;
 
 /// Runs the agents, with this number of shards, until `shutdown` is ready, or a coordinator names
@@ -109,9 +106,9 @@ pub(crate) async fn supervise(
     shards: Option<u16>,
     shutdown: &mut (impl Future<Output = ()> + Send + Unpin),
 ) -> Option<u16> {
-    let shards = shards.filter(|shards| *shards > 1);
-    let jobs = |shard| shards.map(|shards| JobsShard { shard, shards });
-    let primary = shards.map_or(0, |shards| shard_of(&parts.config.node, shards));
+    let shards = shards.unwrap_or(1);
+    let jobs = |shard| jobs_of(shard, shards);
+    let primary = shard_of(&parts.config.node, shards);
     let folders = TapeFolders::new(parts.config.tape_dirs.clone(), parts.config.pod_folders);
     let folders = DividedFolders::new(folders);
     let (found, mut others) = watch::channel(BTreeSet::new());
@@ -121,13 +118,14 @@ pub(crate) async fn supervise(
     let source = Box::new(folders.clone());
     let kind = Kind::Primary(found, folders.clone());
     running.extend(parts.start(kind, jobs(primary), source, (&stop, &agents)));
-    let kept = shards.map(|shards| parts.shards_with_spool(shards)).unwrap_or_default();
-    let mut wanted: BTreeSet<u16> = kept.into_iter().filter(|shard| *shard != primary).collect();
+    let mut wanted = parts.shards_with_spool(shards);
+    wanted.remove(&primary);
     let divided = loop {
-        for shard in wanted.iter().filter(|_| shards.is_some()) {
+        for shard in &wanted {
             if shards_running.insert(*shard) {
                 let source = Box::new(folders.of_shard(*shard));
-                let started = parts.start(Kind::Other, jobs(*shard), source, (&stop, &agents));
+                let started =
+                    parts.start(Kind::Other(*shard), jobs(*shard), source, (&stop, &agents));
                 running.extend(started);
             }
         }
@@ -165,35 +163,30 @@ fn spool_of(folder: &Path, jobs: Option<JobsShard>) -> PathBuf {
     jobs.map_or(folder.to_path_buf(), |jobs| folder.join(name(jobs)))
 }
 
-/// The parts of all jobs; one without a name where there is one.
-fn all(shards: u16) -> Vec<Option<JobsShard>> {
-    match shards {
-        0 | 1 => vec![None],
-        shards => (0..shards).map(|shard| Some(JobsShard { shard, shards })).collect(),
-    }
+/// The jobs of a shard; none for all jobs, where there is one shard.
+fn jobs_of(shard: u16, shards: u16) -> Option<JobsShard> {
+    (shards > 1).then_some(JobsShard { shard, shards })
 }
 
 impl Parts {
     /// The shards with a spool that an earlier process may have left records in.
-    fn shards_with_spool(&self, shards: u16) -> Vec<u16> {
-        let Some(folder) = self.config.spool() else { return Vec::new() };
-        let kept = all(shards).into_iter().flatten();
-        let kept = kept.filter(|jobs| spool_of(folder, Some(*jobs)).is_dir());
-        kept.map(|jobs| jobs.shard).collect()
+    fn shards_with_spool(&self, shards: u16) -> BTreeSet<u16> {
+        let Some(folder) = self.config.spool() else { return BTreeSet::new() };
+        let has_spool = |shard: &u16| spool_of(folder, jobs_of(*shard, shards)).is_dir();
+        (0..shards).filter(has_spool).collect()
     }
 
-    /// Moves what the spools keep to those of another division of the jobs, and keeps the number of
-    /// shards for the next start, which may find no coordinator.
+    /// Moves the entries of all spools to the spools of another division of the jobs, and keeps the
+    /// number of shards for the next start, which may find no coordinator.
     pub(crate) fn divide(&self, before: u16, shards: u16) {
         let Some(folder) = self.config.spool() else { return };
         let mut spools = BTreeMap::new();
-        for old in all(before).into_iter().map(|jobs| spool_of(folder, jobs)) {
+        for old in (0..before).map(|shard| spool_of(folder, jobs_of(shard, before))) {
             let Some(spool) = old.is_dir().then(|| self.spool(&old)).flatten() else { continue };
             let kept: BTreeSet<String> = spool.ups().map(|up| up.job.clone()).collect();
             for shard in kept.iter().map(|job| shard_of(job, shards)) {
-                let jobs = all(shards).get(usize::from(shard)).copied().flatten();
                 if !spools.contains_key(&shard)
-                    && let Some(of_shard) = self.spool(&spool_of(folder, jobs))
+                    && let Some(of_shard) = self.spool(&spool_of(folder, jobs_of(shard, shards)))
                 {
                     spools.insert(shard, of_shard);
                 }

@@ -111,7 +111,7 @@ struct Upload {
 impl Captures {
     /// No answers yet.
     pub(crate) fn new(config: &Config) -> Self {
-        Self {
+        let mut captures = Self {
             jobs: BTreeMap::new(),
             own: BTreeSet::new(),
             waiting: Vec::new(),
@@ -121,10 +121,12 @@ impl Captures {
             uploads: BTreeMap::new(),
             work: VecDeque::new(),
             works_named: 0,
-            rewinds_max: config.rewinds_max,
-            upload_bytes_max: config.upload_bytes_max,
-            memory_bytes_max: config.capture_bytes_max(),
-        }
+            rewinds_max: 0,
+            upload_bytes_max: 0,
+            memory_bytes_max: 0,
+        };
+        captures.divide(config, 1);
+        captures
     }
 
     /// Takes the part of the bounds that each of this number of agents has.

@@ -19,10 +19,10 @@ const FAILURES_OF_SEVERAL_MAX: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct Coordinators {
     tls: Option<Arc<ClientTls>>,
-    /// Those that were given, and whether they are several.
+    /// The given coordinators.
     given: Link,
     are_several: bool,
-    /// The one that another one named.
+    /// The owner that a coordinator named.
     named: Mutex<Option<Link>>,
 }
 

@@ -4,10 +4,9 @@
 //! is made of `host.rs`, `accounts.rs`, `cgroup.rs`, `process.rs`, `fence.rs`, `workload.rs`,
 //! `workers.rs`, `ends.rs` and `nvml.rs`.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::identity::owner::Workload;
 use memtape_proto::readings;
@@ -82,86 +81,120 @@ pub(crate) trait Node: Debug + Send {
     fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading>;
 }
 
-/// The machine that this process runs on.
-#[derive(Debug)]
+/// The machine that this process runs on, as one of its agents has it.
+///
+/// The thread that waits for the ends of ranks, and the thread that samples below them, watch the
+/// ranks of all agents.
+#[derive(Clone, Debug)]
 pub(crate) struct ThisNode {
+    /// Number of the agent: its shard, or another number that no shard has.
+    agent: u16,
+    machine: Arc<Machine>,
+}
+
+/// The parts of the machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
     /// Boot id, in the form that tapes hold.
     pub(crate) boot_id: [u64; 2],
     /// Reads `/proc` and `/sys`.
     pub(crate) host: Host,
     /// Says whom subordinate user ids were given to.
-    pub(crate) accounts: RefCell<AccountFiles>,
+    pub(crate) accounts: Mutex<AccountFiles>,
     /// The thread that reads NVML.
     pub(crate) gpus: Gpus,
     /// Looks at the processes below ranks.
     pub(crate) workers: Workers,
     /// Waits for the ends of ranks.
     pub(crate) ends: Ends,
+    /// The ranks that each agent watches.
+    pub(crate) watched: Mutex<BTreeMap<u16, Vec<Process>>>,
+}
+
+impl ThisNode {
+    /// The machine for the agent of this number.
+    pub(crate) fn new(machine: Arc<Machine>, agent: u16) -> Self {
+        Self { agent, machine }
+    }
+}
+
+/// A panic while it was held leaves whole values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node for ThisNode {
     fn memory(&self) -> readings::Host {
-        self.host.memory()
+        self.machine.host.memory()
     }
 
     fn oom_kills(&self) -> Option<u64> {
-        self.host.oom_kills()
+        self.machine.host.oom_kills()
     }
 
     fn boot_id(&self) -> [u64; 2] {
-        self.boot_id
+        self.machine.boot_id
     }
 
     fn holder(&self, pid: u32, own_pid: u32, uid: u32, made_wall_ns: i64) -> Holder {
-        Holder::of(self.host.root(), pid, own_pid, uid, made_wall_ns)
+        Holder::of(self.machine.host.root(), pid, own_pid, uid, made_wall_ns)
     }
 
     fn fence(&self, process: Process) -> Result<Box<dyn Hold>, NotFenced> {
-        Ok(Box::new(Fence::of(self.host.root(), process)?))
+        Ok(Box::new(Fence::of(self.machine.host.root(), process)?))
     }
 
     fn account_of(&self, uid: u32) -> u32 {
-        self.accounts.borrow_mut().account_of(self.host.root(), uid)
+        lock(&self.machine.accounts).account_of(self.machine.host.root(), uid)
     }
 
     fn workload(&self, process: Process) -> Option<Workload> {
-        workload::of_process(self.host.root(), process.pid)
+        workload::of_process(self.machine.host.root(), process.pid)
     }
 
     fn sees_processes(&self) -> bool {
-        workload::sees_processes(self.host.root())
+        workload::sees_processes(self.machine.host.root())
     }
 
     fn has_pods(&self) -> bool {
-        workload::has_pods(self.host.root())
+        workload::has_pods(self.machine.host.root())
     }
 
     fn memory_of(&self, process: Process) -> Option<Memory> {
-        process.memory(self.host.root())
+        process.memory(self.machine.host.root())
     }
 
     fn watch(&self, ranks: Vec<Process>) {
-        self.ends.watch(self.host.root(), &ranks);
-        self.workers.watch(ranks);
+        let mut watched = lock(&self.machine.watched);
+        watched.insert(self.agent, ranks);
+        let all: Vec<Process> = watched.values().flatten().copied().collect();
+        self.machine.ends.watch(self.machine.host.root(), &all);
+        self.machine.workers.watch(all);
+    }
+
+    fn ranks_of_others(&self) -> BTreeSet<u32> {
+        let watched = lock(&self.machine.watched);
+        let others = watched.iter().filter(|(agent, _)| **agent != self.agent);
+        others.flat_map(|(_, ranks)| ranks.iter().map(|rank| rank.pid)).collect()
     }
 
     fn state_of(&self, process: Process) -> State {
-        self.ends.of(process)
+        self.machine.ends.of(process)
     }
 
     fn below(&self, now: Now, rank: Process) -> Option<readings::Workers> {
-        self.workers.below(now, rank)
+        self.machine.workers.below(now, rank)
     }
 
     fn processes_below(&self, now: Now, rank: Process) -> Vec<Process> {
-        self.workers.processes_below(now, rank)
+        self.machine.workers.processes_below(now, rank)
     }
 
     fn cgroup(&self, pid: u32) -> Option<Cgroup> {
-        Cgroup::of_process(self.host.root(), pid)
+        Cgroup::of_process(self.machine.host.root(), pid)
     }
 
     fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading> {
-        self.gpus.newest(now)
+        self.machine.gpus.newest(now)
     }
 }

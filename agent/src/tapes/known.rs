@@ -107,7 +107,7 @@ pub(crate) struct KnownTape {
     cgroup: Option<Cgroup>,
 }
 
-/// All tapes of this node; of a cluster with several shards, those of one shard.
+/// All tapes of this node; where a cluster has several shards, the tapes of one shard.
 #[derive(Debug)]
 pub(crate) struct Tapes {
     source: Box<dyn TapeSource>,
@@ -115,7 +115,7 @@ pub(crate) struct Tapes {
     jobs: Option<JobsShard>,
     /// Tapes of other shards, and which.
     others: BTreeMap<FileId, (u16, Entry)>,
-    /// Tapes of other shards that were seen since everything was seen last.
+    /// Tapes of other shards that were listed since the last whole listing.
     seen_others: BTreeSet<FileId>,
     /// Redaction of command lines, applied to every command line that is sent.
     redaction: Redaction,
