@@ -172,8 +172,13 @@ impl Member {
                     tracing::warn!("the version of the cluster is not noted: {why}");
                 }
                 let snapshots_url = id.snapshots_url(&self.bucket);
-                let (owners, read) = watch::channel(vec![String::new(); self.hints.len()]);
-                let reading = tokio::spawn(read_owners(self.hints.clone(), owners));
+                let is_own = |at: usize| at == usize::from(id.0);
+                let address = |at| is_own(at).then(|| self.owner.address.clone());
+                let known = (0..self.hints.len()).map(|at| address(at).unwrap_or_default());
+                let (owners, read) = watch::channel(known.collect());
+                let others = self.hints.iter().cloned().enumerate();
+                let others = others.filter(|(at, _)| !is_own(*at)).unzip();
+                let reading = tokio::spawn(read_owners(others, owners));
                 let members = Members::new(id.0, read);
                 let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members, claim };
                 let (process, hint) = (self.owner.process.clone(), hint.clone());
@@ -216,13 +221,13 @@ fn may_claim(watch: &mut HintWatch, known: Option<&(Owner, Version)>) -> bool {
     is_left || known.is_some_and(|(owner, _)| owner.has_left)
 }
 
-/// Reads again and again who owns the shards; what cannot be read stays.
-async fn read_owners(hints: Vec<Hint>, owners: watch::Sender<Owners>) {
+/// Reads again and again who owns the other shards; what cannot be read stays.
+async fn read_owners((shards, hints): (Vec<usize>, Vec<Hint>), owners: watch::Sender<Owners>) {
     while !owners.is_closed() {
         let known = read_all(&hints).await;
         owners.send_modify(|owners| {
-            for (owner, known) in owners.iter_mut().zip(known) {
-                if let Ok(known) = known {
+            for (shard, known) in shards.iter().zip(known) {
+                if let (Some(owner), Ok(known)) = (owners.get_mut(*shard), known) {
                     let known = known.filter(|(known, _)| !known.has_left);
                     *owner = known.map(|(known, _)| known.address).unwrap_or_default();
                 }

@@ -43,11 +43,15 @@ impl Members {
         shards.filter(|(shard, _)| *shard != self.own).collect()
     }
 
+    /// URL of the owner of a shard; empty when it is not known.
+    pub(crate) fn url(&self, shard: u16) -> String {
+        self.owners.borrow().get(usize::from(shard)).cloned().unwrap_or_default()
+    }
+
     /// URL of the owner of these jobs; empty when it is not known.
     pub(crate) fn owner(&self, jobs: Option<JobsShard>) -> String {
         let jobs = jobs.filter(|jobs| jobs.shards == self.shards());
-        let owner = |jobs: JobsShard| self.owners.borrow().get(usize::from(jobs.shard)).cloned();
-        jobs.and_then(owner).unwrap_or_default()
+        jobs.map(|jobs| self.url(jobs.shard)).unwrap_or_default()
     }
 
     /// Are these jobs here? All jobs are, where there is one shard.

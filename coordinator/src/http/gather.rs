@@ -195,7 +195,7 @@ impl Gather {
         let mut unknown = match is_own {
             true => Some(next.clone().run(again()).await),
             false => {
-                let url = self.url(shard);
+                let url = self.api.members.url(shard);
                 match self.ask((shard, &url), &passed).await {
                     Ok(answered) => Some(self.pass_on(&parts, answered).await?),
                     Err(why) => return Ok(self.unanswered(&parts.method, vec![(shard, url, why)])),
@@ -281,16 +281,6 @@ impl Gather {
         let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
         sending::reserve(&self.api, &unsent, Size::Made(PASSED_BYTES)).await?;
         Ok(answered.passed_on())
-    }
-
-    /// URL of the owner of another shard; empty where it is not known.
-    fn url(&self, shard: u16) -> String {
-        let others = self.api.members.others();
-        others
-            .into_iter()
-            .find(|(other, _)| *other == shard)
-            .map(|(_, url)| url)
-            .unwrap_or_default()
     }
 
     /// The problem that a thing may be in a shard that did not answer.

@@ -1,7 +1,6 @@
 //! `/nodes`: the nodes whose agents have connected; and `/cluster`: the shards of the jobs.
 
 use axum::response::Json;
-use memtape_core::placement::JobsShard;
 use memtape_proto::api::{Cluster, Node, Nodes, Shard};
 
 use crate::http::asking::Asking;
@@ -34,10 +33,9 @@ async fn nodes(asking: Asking) -> Answer<Nodes> {
 /// The shard of this coordinator. The owners of the others are asked as for every list.
 async fn cluster(asking: Asking) -> Answer<Cluster> {
     let members = &asking.api.members;
-    let (shard, shards) = (members.own(), members.shards());
     let own = Shard {
-        shard,
-        owner: members.owner(Some(JobsShard { shard, shards })),
+        shard: members.own(),
+        owner: members.url(members.own()),
         version: env!("CARGO_PKG_VERSION").to_string(),
         owned_since_wall_ns: asking.api.owned_since_wall_ns,
     };

@@ -90,7 +90,8 @@ impl Gather {
     async fn ask_about(&self, token: &str) -> Result<Option<TokenRecord>, Problem> {
         let answer = async {
             let passed = Passed::about_token(token)?;
-            let answered = self.owners.ask((0, &self.url(0)), &passed, TOKEN_TIME_MAX).await?;
+            let answered =
+                self.owners.ask((0, &self.api.members.url(0)), &passed, TOKEN_TIME_MAX).await?;
             let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND];
             if is_refused.contains(&answered.status()) {
                 return Ok(None);
