@@ -9,9 +9,9 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
-    ("agent", 12_331, 5_380),
+    ("agent", 12_239, 5_380),
     ("cli", 17_301, 1_638),
-    ("coordinator", 23_509, 10_926),
+    ("coordinator", 23_507, 10_926),
     ("core", 31_692, 11_586),
     ("disk", 1_071, 0),
     ("fuzz", 0, 528),
@@ -20,7 +20,7 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("recorder", 7_890, 145),
     ("store", 10_776, 3_798),
     ("tape", 10_836, 2_666),
-    ("tests", 0, 8_567),
+    ("tests", 0, 8_520),
     ("tests/bucket", 0, 709),
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 14_845),

@@ -9,6 +9,9 @@ mod dead_rank;
 // A backup of a running coordinator, restored, and what agents send again.
 mod backup;
 
+// Coordinators on a bucket, for the scenarios of clusters.
+mod on_bucket;
+
 // A coordinator for each shard of a cluster.
 mod divided;
 

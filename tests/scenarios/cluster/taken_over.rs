@@ -1,108 +1,32 @@
 //! Several coordinators on one bucket: one works, and when it is killed another one takes over with
 //! everything that was acknowledged. One that was only stopped acts on nothing when it goes on.
 
-use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use memtape_bucket::{Fault, Rule, Server};
-use memtape_tests::cluster::free_port;
+use memtape_bucket::{Fault, Rule};
 use memtape_tests::processes::{Process, signal, wait_for};
-use memtape_tests::{Torch, library, marked_line, memtape, root, torch};
-use serde_json::Value;
-use tokio::runtime::Runtime;
+use memtape_tests::{library, marked_line, memtape, torch};
 
-const SCRIPT: &str = "tests/torch/train_ddp.py";
-const RANKS: u32 = 2;
-const PATIENCE: Duration = Duration::from_secs(150);
+use super::on_bucket::{OnBucket, PATIENCE, RANKS, SCRIPT};
 
-/// The bucket, and what runs on it. Processes go before the bucket.
-struct Rig {
-    agent: Option<Process>,
-    job: Vec<Process>,
-    ports: [u16; 2],
-    scratch: tempfile::TempDir,
-    server: Server,
-    _runtime: Runtime,
-}
+const JOB: &str = "leaking";
 
-impl Rig {
-    fn new() -> Self {
-        let runtime = Runtime::new().expect("a runtime");
-        let server = runtime.block_on(Server::start());
-        let scratch = tempfile::tempdir().expect("a temporary folder");
-        let ports = [free_port(), free_port()];
-        Self { agent: None, job: Vec::new(), ports, scratch, server, _runtime: runtime }
-    }
-
-    fn url(&self, member: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[member])
-    }
-
-    fn coordinator(&self, member: usize) -> Process {
-        self.coordinator_with(member, &[])
-    }
-
-    fn coordinator_with(&self, member: usize, arguments: &[&str]) -> Process {
+/// A job with a leak, without PyTorch, and the agent.
+fn train_modelled(rig: &mut OnBucket) {
+    let tapes = rig.start_agent();
+    for rank in 0..RANKS {
         let mut command = Command::new(memtape());
-        command.args(["coordinator", "--cluster", "s3://bucket/cluster", "--listen"]);
-        command.arg(format!("127.0.0.1:{}", self.ports[member]));
-        command.args(arguments).current_dir(self.scratch.path());
-        command.envs(self.server.settings(["a", "b"][member]));
-        Process::start(&mut command)
-    }
-
-    /// One agent that knows both coordinators; its folder of tapes.
-    fn start_agent(&mut self) -> PathBuf {
-        let tapes = self.scratch.path().join("tapes");
-        std::fs::create_dir_all(&tapes).expect("a folder for tapes");
-        let mut agent = Command::new(memtape());
-        agent.args(["agent", "--node", "node", "--report-interval", "250ms", "--coordinator"]);
-        agent.arg(format!("{},{}", self.url(0), self.url(1)));
-        agent.arg("--tape-dir").arg(&tapes);
-        agent.arg("--spool-dir").arg(self.scratch.path().join("spool"));
-        self.agent = Some(Process::start(&mut agent));
-        tapes
-    }
-
-    /// A job with a leak, without PyTorch.
-    fn train_modelled(&mut self) {
-        let tapes = self.start_agent();
-        for rank in 0..RANKS {
-            let mut command = Command::new(memtape());
-            command.arg("demo-rank");
-            if rank == 1 {
-                command.args(["--fault", "leak", "--fault-from", "40"]);
-            }
-            command.env("MEMTAPE_DIR", &tapes).env("MEMTAPE_JOB", "leaking");
-            command.env("MEMTAPE_EVENTS", "131072").env("MEMTAPE_BLOCKS", "65536");
-            command.env("MEMTAPE_RANK", rank.to_string()).env("RANK", rank.to_string());
-            command.env("MEMTAPE_WORLD_SIZE", RANKS.to_string());
-            command.env("LOCAL_RANK", rank.to_string());
-            self.job.push(Process::start(&mut command));
+        command.arg("demo-rank");
+        if rank == 1 {
+            command.args(["--fault", "leak", "--fault-from", "40"]);
         }
-    }
-
-    /// A job with a leak.
-    fn train(&mut self, torch: &Torch) {
-        let tapes = self.start_agent();
-        let mut job = torch.recorded(RANKS, "4G", &tapes);
-        job.env("MEMTAPE_JOB", "leaking").current_dir(root());
-        job.args(Torch::torchrun(RANKS)).arg(SCRIPT);
-        job.args(["--steps", "4000", "--leak-rank", "1", "--step-ms", "50"]);
-        self.job.push(Process::start(&mut job));
-    }
-
-    fn ask(&self, member: usize, arguments: &[&str]) -> Option<Value> {
-        let mut command = Command::new(memtape());
-        command.args(["--coordinator", &self.url(member), "--json"]).args(arguments);
-        let output = command.output().expect("memtape runs");
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
-    }
-
-    fn incidents(&self, member: usize) -> Vec<Value> {
-        let incidents = self.ask(member, &["incidents", "leaking"]);
-        incidents.and_then(|all| all["incidents"].as_array().cloned()).unwrap_or_default()
+        command.env("MEMTAPE_DIR", &tapes).env("MEMTAPE_JOB", JOB);
+        command.env("MEMTAPE_EVENTS", "131072").env("MEMTAPE_BLOCKS", "65536");
+        command.env("MEMTAPE_RANK", rank.to_string()).env("RANK", rank.to_string());
+        command.env("MEMTAPE_WORLD_SIZE", RANKS.to_string());
+        command.env("LOCAL_RANK", rank.to_string());
+        rig.jobs.push(Process::start(&mut command));
     }
 }
 
@@ -110,16 +34,14 @@ impl Rig {
 fn another_coordinator_takes_over_with_everything_acknowledged() {
     let Some(torch) = torch("another coordinator takes over") else { return };
     let _ = library();
-    let mut rig = Rig::new();
-    let mut first = rig.coordinator(0);
+    let mut rig = OnBucket::new(2);
+    let mut first = rig.coordinator(0, &[]);
     first.line_with("listening", PATIENCE);
-    let mut second = rig.coordinator(1);
+    let mut second = rig.coordinator(1, &[]);
     second.line_with("waiting: http://127.0.0.1:", PATIENCE);
     assert!(rig.ask(1, &["jobs"]).is_none(), "the second one does not listen");
-    rig.train(&torch);
-    let incident = wait_for("an incident that names its line", PATIENCE, || {
-        rig.incidents(0).into_iter().find(|incident| !incident["culprit"].is_null())
-    });
+    rig.train(&torch, &[JOB]);
+    let incident = wait_for("an incident that names its line", PATIENCE, || rig.diagnosed(0, JOB));
     assert_eq!(incident["culprit"]["line"], marked_line(SCRIPT, "# CULPRIT"), "{incident:#}");
     let captures = rig.ask(0, &["captures"]).expect("captures");
     first.kill();
@@ -130,27 +52,27 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
         rig.ask(1, &["captures"]).expect("captures")["captures"][0],
         captures["captures"][0]
     );
-    let step = |rig: &Rig| rig.ask(1, &["jobs"])?["jobs"][0]["step_min"].as_u64();
+    let step = |rig: &OnBucket| rig.ask(1, &["jobs"])?["jobs"][0]["step_min"].as_u64();
     let before = wait_for("the job is known", PATIENCE, || step(&rig));
     wait_for("the agent has found it", PATIENCE, || step(&rig).filter(|step| *step > before + 20));
-    let known = rig.incidents(1);
+    let known = rig.incidents(1, JOB);
     assert_eq!(known.len(), 1, "one cause, one incident: {known:#?}");
     assert_eq!((&known[0]["id"], &known[0]["culprit"]), (&incident["id"], &incident["culprit"]));
     // An orderly end leaves the cluster to the next one at once.
-    let mut third = rig.coordinator(0);
+    let mut third = rig.coordinator(0, &[]);
     third.line_with("waiting: http://127.0.0.1:", PATIENCE);
     signal(second.id(), libc::SIGTERM);
     let (status, said) = second.end(PATIENCE);
     assert_eq!(status, Some(0), "{said:#?}");
     third.line_with("listening", PATIENCE);
-    assert_eq!(rig.incidents(0).len(), 1);
+    assert_eq!(rig.incidents(0, JOB).len(), 1);
 }
 
 /// The owner is stopped when its action and the audit of it are stored, and its target is not asked
 /// yet. When it goes on, another one owns the shard, and observes the job.
 #[test]
 fn a_stopped_owner_acts_on_nothing_when_another_one_took_over() {
-    let mut rig = Rig::new();
+    let mut rig = OnBucket::new(2);
     rig.server
         .add_rule(Rule { path: "/wal/", ..Rule::of("a", Fault::Held(r#""action":"restart""#)) });
     let in_scratch = |name: &str| rig.scratch.path().join(name).display().to_string();
@@ -158,11 +80,11 @@ fn a_stopped_owner_acts_on_nothing_when_another_one_took_over() {
     std::fs::write(&policy, "[[rule]]\nmode = \"act\"\nalways = true\n").expect("a file");
     let restart = format!("echo $MEMTAPE_ACTION >>'{asked}'");
     let acting = ["--policy", &policy, "--restart-command", &restart];
-    let mut first = rig.coordinator_with(0, &acting);
+    let mut first = rig.coordinator(0, &acting);
     first.line_with("listening", PATIENCE);
-    let mut second = rig.coordinator_with(1, &acting);
+    let mut second = rig.coordinator(1, &acting);
     second.line_with("waiting: http://127.0.0.1:", PATIENCE);
-    rig.train_modelled();
+    train_modelled(&mut rig);
     wait_for("a restart is about to be asked for", PATIENCE, || {
         (rig.server.held() > 0).then_some(())
     });
