@@ -85,6 +85,11 @@ impl Server {
         self.objects.insert(key.to_string(), body.into());
     }
 
+    /// Takes the objects of another server below a prefix, under another prefix.
+    pub fn copy(&self, other: &Self, from: &str, to: &str) {
+        self.objects.copy(&other.objects, from, to);
+    }
+
     /// Number of PUTs that were carried out so far.
     pub fn puts(&self) -> u64 {
         self.objects.puts()

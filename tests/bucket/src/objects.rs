@@ -72,6 +72,22 @@ impl Objects {
         self.lock().insert(key, body, None);
     }
 
+    /// Takes the objects of another server below a prefix, under another prefix.
+    pub(crate) fn copy(&self, other: &Self, from: &str, to: &str) {
+        let copied: Vec<_> = {
+            let theirs = other.lock();
+            let below = theirs.by_key.iter().filter_map(|(key, kept)| {
+                let rest = key.strip_prefix(from)?;
+                Some((format!("{to}{rest}"), kept.body.clone(), kept.metadata.clone()))
+            });
+            below.collect()
+        };
+        let mut own = self.lock();
+        for (key, body, metadata) in copied {
+            own.insert(key, body, metadata);
+        }
+    }
+
     pub(crate) fn set_conditions(&self, conditions: Conditions) {
         self.lock().conditions = conditions;
     }

@@ -159,4 +159,26 @@ fn a_store_is_moved_into_a_bucket_however_often_the_move_is_killed() {
     let owner = found[3]["found"].as_str().expect("a line");
     assert!(owner.starts_with(&format!("{url} says that it owns")), "{owner}");
     coordinator.kill();
+    starts_from_a_copy(&rig, &before);
+}
+
+/// The objects alone are the cluster, wherever they lie.
+fn starts_from_a_copy(rig: &Rig, before: &[Value; 3]) {
+    let runtime = Runtime::new().expect("a runtime");
+    let other = runtime.block_on(Server::start());
+    other.copy(&rig.server, "team/memtape/", "elsewhere/");
+    let elsewhere = "s3://bucket/elsewhere";
+    let port = free_port();
+    let mut command = Command::new(memtape());
+    command.args(["coordinator", "--cluster", elsewhere, "--listen"]);
+    command.arg(format!("127.0.0.1:{port}")).envs(other.settings("other"));
+    let mut coordinator = Process::start(command.current_dir(rig.cluster.scratch()));
+    coordinator.line_with("listening", PATIENCE);
+    assert_eq!(&rig.known(&format!("http://127.0.0.1:{port}")).expect("it answers"), before);
+    let mut check = Command::new(memtape());
+    check.args(["store", "check", elsewhere, "--json"]).envs(other.settings("check"));
+    let output = check.output().expect("memtape runs");
+    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(checked["ok"] == true && checked["snapshots"].as_u64() >= Some(1), "{checked:#}");
+    coordinator.kill();
 }
