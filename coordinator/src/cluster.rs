@@ -17,7 +17,7 @@ use anyhow::bail;
 use memtape_core::placement::{HINT_EVERY_NS, HINT_LASTS_NS, HintWatch, Owner};
 use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
-use memtape_store::cluster::hint::{Hint, Version};
+use memtape_store::cluster::hint::{Hint, Placement, Version};
 use memtape_store::cluster::shard::{Epoch, Shard, ShardError, ShardId};
 use memtape_store::cluster::{identity, proof::process_name};
 use memtape_store::{Error, Kind, Loaded, Recovery, Store};
@@ -26,6 +26,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 
+use crate::config::Config;
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes::lease::{Lease, Leases};
 use crate::members::{Members, Owners};
 
 /// Time for taking the shard, with the replay of what was not written to tables.
@@ -43,12 +46,38 @@ const HINT_LASTS: Duration = Duration::from_nanos(HINT_LASTS_NS);
 const OWNERS_EVERY: Duration = Duration::from_secs(2);
 
 /// Waits until a shard of the cluster in this bucket may be taken, and takes it.
-pub(crate) async fn own(
-    url: &str,
-    shards: Option<u16>,
-    address: String,
-) -> anyhow::Result<Ownership> {
-    Member::join(url, shards, address).await?.own().await
+pub(crate) async fn own(url: &str, config: &Config) -> anyhow::Result<Ownership> {
+    Member::join(url, config).await?.own().await
+}
+
+/// The hint of one shard, where the settings say.
+#[derive(Clone, Debug)]
+enum ShardHint {
+    Bucket(Hint),
+    #[cfg(feature = "kubernetes")]
+    Lease(Lease),
+}
+
+impl Placement for ShardHint {
+    async fn read(&self) -> memtape_store::Result<Option<(Owner, Version)>> {
+        match self {
+            Self::Bucket(hint) => hint.read().await,
+            #[cfg(feature = "kubernetes")]
+            Self::Lease(lease) => lease.read().await,
+        }
+    }
+
+    async fn put(
+        &self,
+        from: Option<&Version>,
+        owner: &Owner,
+    ) -> memtape_store::Result<Option<Version>> {
+        match self {
+            Self::Bucket(hint) => hint.put(from, owner).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Lease(lease) => lease.put(from, owner).await,
+        }
+    }
 }
 
 /// A coordinator that knows the bucket of its cluster.
@@ -56,9 +85,19 @@ pub(crate) async fn own(
 pub(crate) struct Member {
     bucket: Bucket,
     /// Of all shards, in order.
-    hints: Vec<Hint>,
+    hints: Vec<ShardHint>,
     owner: Owner,
+    pod: Pod,
 }
+
+/// The pod that a Service finds by a label, if there is one, and where to label it.
+#[derive(Clone, Debug, Default)]
+#[cfg(feature = "kubernetes")]
+struct Pod(Option<(Leases, String)>);
+
+#[derive(Clone, Debug, Default)]
+#[cfg(not(feature = "kubernetes"))]
+struct Pod {}
 
 /// An owned shard, with the place of its snapshots.
 #[derive(Clone, Debug)]
@@ -84,31 +123,54 @@ pub(crate) struct Ownership {
     shard: OwnedShard,
     /// Ends when another coordinator claimed the hint.
     renewing: JoinHandle<()>,
-    /// Reads the hints of the other shards.
-    reading: JoinHandle<()>,
+    /// Reads the hints of the other shards, and labels the pod.
+    beside: [JoinHandle<()>; 2],
     process: String,
-    hint: Hint,
+    hint: ShardHint,
+    pod: Pod,
 }
 
 impl Member {
-    /// Connects to the bucket, by the `AWS_…` variables, and joins its cluster, or makes one of
-    /// this number of shards.
-    async fn join(url: &str, shards: Option<u16>, address: String) -> anyhow::Result<Self> {
+    /// Connects to the bucket, by the `AWS_…` variables, and joins its cluster, or makes one of as
+    /// many shards as the settings say.
+    async fn join(url: &str, config: &Config) -> anyhow::Result<Self> {
         let bucket = Bucket::of_environment(url)?;
         let process = process_name();
-        let cluster = identity::join(&bucket, &process, shards).await?;
+        let cluster = identity::join(&bucket, &process, config.cluster_shards).await?;
         tracing::info!(cluster = cluster.id, shards = cluster.shards, "joined {url}");
-        Ok(Self::new(bucket, cluster.shards, process, address))
+        let member = Self::new(bucket, cluster.shards, process, config.address());
+        #[cfg(feature = "kubernetes")]
+        if let Some(name) = &config.cluster_leases {
+            return Ok(member.with(Leases::connect(name).await?, config.cluster_pod.clone()));
+        }
+        Ok(member)
+    }
+
+    /// Keeps the hints in these Leases, and labels this pod.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn with(mut self, leases: Leases, pod: Option<String>) -> Self {
+        for (shard, hint) in (0..).map(ShardId).zip(&mut self.hints) {
+            *hint = ShardHint::Lease(leases.shard(shard, Hint::new(&self.bucket, shard)));
+        }
+        self.pod = Pod(pod.map(|pod| (leases, pod)));
+        self
     }
 
     /// A coordinator of this name, in the bucket of a cluster that it joined.
     pub(crate) fn new(bucket: Bucket, shards: u16, process: String, address: String) -> Self {
-        let hints = (0..shards).map(|shard| Hint::new(&bucket, ShardId(shard))).collect();
-        Self { bucket, hints, owner: Owner { process, address, ..Owner::default() } }
+        let hint = |shard| ShardHint::Bucket(Hint::new(&bucket, ShardId(shard)));
+        let hints = (0..shards).map(hint).collect();
+        Self {
+            bucket,
+            hints,
+            owner: Owner { process, address, ..Owner::default() },
+            pod: Pod::default(),
+        }
     }
 
     /// Waits until a shard may be taken, and takes it.
     pub(crate) async fn own(self) -> anyhow::Result<Ownership> {
+        self.pod.label(false).await;
         let mut watches = vec![HintWatch::default(); self.hints.len()];
         let mut shown = None;
         loop {
@@ -118,7 +180,7 @@ impl Member {
                 match known {
                     Err(why) => {
                         watch.missed();
-                        say(&mut shown, format!("the cluster's bucket cannot be read: {why}"));
+                        say(&mut shown, format!("the cluster's owners cannot be read: {why}"));
                     }
                     Ok(known) if may_claim(watch, known.as_ref()) => {
                         if let Some(taken) = self.claim(ShardId(shard), known).await? {
@@ -182,7 +244,17 @@ impl Member {
                 let members = Members::new(id.0, read);
                 let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members, claim };
                 let (process, hint) = (self.owner.process.clone(), hint.clone());
-                Ok(Some(Ownership { shard, renewing, reading, process, hint }))
+                let pod = self.pod.clone();
+                let labelling = tokio::spawn(async move { pod.label(true).await });
+                let beside = [reading, labelling];
+                Ok(Some(Ownership {
+                    shard,
+                    renewing,
+                    beside,
+                    process,
+                    hint,
+                    pod: self.pod.clone(),
+                }))
             }
             Err(ShardError::Damaged) => {
                 renewing.abort();
@@ -201,8 +273,8 @@ impl Member {
 type Read = memtape_store::Result<Option<(Owner, Version)>>;
 
 /// Reads hints at the same time; a bucket may take long for each.
-async fn read_all(hints: &[Hint]) -> Vec<Read> {
-    let read = |hint: &Hint| {
+async fn read_all(hints: &[ShardHint]) -> Vec<Read> {
+    let read = |hint: &ShardHint| {
         let hint = hint.clone();
         tokio::spawn(async move { hint.read().await })
     };
@@ -217,12 +289,13 @@ async fn read_all(hints: &[Hint]) -> Vec<Read> {
 
 /// May the hint be claimed, as it is now? Its owner may have said that it left.
 fn may_claim(watch: &mut HintWatch, known: Option<&(Owner, Version)>) -> bool {
-    let is_left = watch.may_claim(clock::now().mono_ns, known.map(|(_, version)| version.tag()));
+    let is_left =
+        watch.may_claim(clock::now().mono_ns, known.map(|(_, version)| version.0.as_str()));
     is_left || known.is_some_and(|(owner, _)| owner.has_left)
 }
 
 /// Reads again and again who owns the other shards; what cannot be read stays.
-async fn read_owners((shards, hints): (Vec<usize>, Vec<Hint>), owners: watch::Sender<Owners>) {
+async fn read_owners((shards, hints): (Vec<usize>, Vec<ShardHint>), owners: watch::Sender<Owners>) {
     while !owners.is_closed() {
         let known = read_all(&hints).await;
         owners.send_modify(|owners| {
@@ -238,7 +311,7 @@ async fn read_owners((shards, hints): (Vec<usize>, Vec<Hint>), owners: watch::Se
 }
 
 /// Renews the hint, with the epoch of the claim, until another coordinator claims it.
-async fn renew(hint: Hint, mut owner: Owner, mut version: Version, claim: Arc<Claim>) {
+async fn renew(hint: ShardHint, mut owner: Owner, mut version: Version, claim: Arc<Claim>) {
     loop {
         sleep(HINT_EVERY).await;
         (owner.epoch, owner.renewals) = (claim.epoch.load(Relaxed), owner.renewals + 1);
@@ -252,6 +325,19 @@ async fn renew(hint: Hint, mut owner: Owner, mut version: Version, claim: Arc<Cl
             Err(_) => tracing::debug!("the hint of the shard is not renewed in time"),
         }
     }
+}
+
+impl Pod {
+    /// Labels the pod, when its coordinator owns a shard, or takes the label off.
+    #[cfg(feature = "kubernetes")]
+    async fn label(&self, serves: bool) {
+        if let Self(Some((leases, pod))) = self {
+            leases.label(pod, serves).await;
+        }
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    async fn label(&self, _: bool) {}
 }
 
 impl OwnedShard {
@@ -301,8 +387,12 @@ impl Ownership {
     /// Gives the shard up, so that the next owner replays nothing and waits for nothing. The store
     /// must be closed.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        let Self { shard, renewing, reading, process, hint } = self;
-        reading.abort();
+        let Self { shard, renewing, beside, process, hint, pod } = self;
+        for task in beside {
+            task.abort();
+        }
+        // The next owner takes the label itself.
+        let _ = timeout(HINT_EVERY, pod.label(false)).await;
         let Some(shard) = Arc::into_inner(shard.shard) else { bail!("the shard is still in use") };
         let closed = shard.close(CLOSE_TIME).await;
         renewing.abort();

@@ -78,6 +78,14 @@ pub struct Config {
     /// of --listen].
     #[arg(long, value_name = "URL", env = "MEMTAPE_CLUSTER_ADDRESS", requires = "cluster_url")]
     pub cluster_address: Option<String>,
+    /// Keep the signs of life of the shards' owners in Leases of Kubernetes with this name, in the
+    /// namespace of the pod [default: in the bucket]. The same for all coordinators of a cluster.
+    #[arg(long, value_name = "NAME", env = "MEMTAPE_CLUSTER_LEASES", requires = "cluster_url")]
+    pub cluster_leases: Option<String>,
+    /// Name of this coordinator's pod: it has the label memtape.io/serves=true while the
+    /// coordinator owns a shard.
+    #[arg(long, value_name = "NAME", env = "MEMTAPE_CLUSTER_POD", requires = "cluster_leases")]
+    pub cluster_pod: Option<String>,
     /// Most memory that the coordinator may take, at least 256 MiB [default: the limit of its
     /// cgroup, or the machine's memory], beside what it takes without any client. It has as many
     /// connections as have room in a part of it, and remembers as many ranks as in the rest.
@@ -256,6 +264,10 @@ impl Config {
                 "TLS without roles lets everybody in: name a file of roles with --access-file",
             ),
             (self.restart.kubernetes && !cfg!(feature = "kubernetes"), not_built!("Kubernetes")),
+            (
+                self.cluster_leases.is_some() && !cfg!(feature = "kubernetes"),
+                not_built!("Kubernetes"),
+            ),
             (self.snapshots_url.is_some() && !cfg!(feature = "s3"), not_built!("S3")),
             (self.cluster_url.is_some() && !cfg!(feature = "cluster"), not_built!("clusters")),
             (

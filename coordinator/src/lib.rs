@@ -28,6 +28,8 @@ mod connections;
 mod coordinator;
 mod http;
 mod ingest;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod members;
 mod memory;
 mod quota;

@@ -2,6 +2,7 @@
 
 use memtape_store::{Loaded, Recovery, Store};
 
+use crate::config::Config;
 use crate::members::Members;
 
 /// The ownership of a shard in builds without one: it has no value.
@@ -12,7 +13,7 @@ pub(crate) enum Ownership {}
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedShard {}
 
-pub(crate) async fn own(_: &str, _: Option<u16>, _: String) -> anyhow::Result<Ownership> {
+pub(crate) async fn own(_: &str, _: &Config) -> anyhow::Result<Ownership> {
     anyhow::bail!("--cluster needs memtape with the feature full")
 }
 

@@ -74,12 +74,21 @@ pub async fn run(
     // For the keys of OpenID and the bucket; it fails only when the program has chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut shutdown = std::pin::pin!(shutdown);
-    // It does not listen while it waits: agents and probes try the next one.
+    // While it waits it listens on the port of health alone: agents and users try the next one.
     let mut owned = match &config.cluster_url {
-        Some(url) => tokio::select! {
-            owned = cluster::own(url, config.cluster_shards, config.address()) => Some(owned?),
-            () = &mut shutdown => return Ok(()),
-        },
+        Some(url) => {
+            let mut beside = JoinSet::new();
+            if let Some(listen) = config.health_listen {
+                let router = routes::waiting_router();
+                beside.spawn(serve_health(listen, router, Arc::default()).await?);
+            }
+            let owned = tokio::select! {
+                owned = cluster::own(url, &config) => Some(owned?),
+                () = &mut shutdown => return Ok(()),
+            };
+            beside.shutdown().await;
+            owned
+        }
         None => None,
     };
     let shard = owned.as_ref().map(Ownership::shard);
@@ -141,7 +150,8 @@ async fn serve(
         Api::new(shared.clone(), requests, door.clone(), (quotas, members), snapshots.clone());
     let mut beside = JoinSet::new();
     if let Some(listen) = config.health_listen {
-        beside.spawn(serve_health(listen, api.clone(), counters.clone()).await?);
+        let router = routes::health_router(api.clone());
+        beside.spawn(serve_health(listen, router, counters.clone()).await?);
     }
     let router = for_agents(service).merge(routes::router(api, &names(&config)));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
@@ -268,11 +278,10 @@ async fn open(config: Arc<Config>, shard: Option<OwnedShard>) -> anyhow::Result<
 /// Serves the health port until it is aborted. Its failure ends nothing else.
 async fn serve_health(
     listen: SocketAddr,
-    api: Api,
+    router: axum::Router,
     counters: Arc<Counters>,
 ) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let listener = server::bind(listen).await?;
-    let router = routes::health_router(api);
     let serving = server::serve(listener, router, server::HEALTH, None, counters, pending());
     Ok(async { drop(serving.await) })
 }

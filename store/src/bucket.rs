@@ -41,7 +41,10 @@ impl Bucket {
     }
 
     /// As [`Self::new`], for callers that try again themselves.
-    pub(crate) fn with_few_retries(url: &str, settings: Vec<(String, String)>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_few_retries(url: &str, settings: Vec<(String, String)>) -> Result<Self> {
         let retry = RetryConfig {
             max_retries: RETRIES_MAX,
             retry_timeout: RETRY_TIME,

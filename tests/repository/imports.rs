@@ -40,6 +40,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
             "memtape-proto",
             "memtape-store",
             "memtape-tls",
+            BUCKET,
             TESTS_ONLY,
         ],
     ),

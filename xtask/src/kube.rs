@@ -1,23 +1,27 @@
-//! `cargo xtask kube`: what a restart does to Kubernetes, against a real API server.
+//! `cargo xtask kube`: what a restart does to Kubernetes, and the chart with its coordinators,
+//! against a real API server.
 //!
-//! `tests/kube/build` takes etcd and builds kube-apiserver, once, from Debian's packages.
-//! `tests/kube/cluster` runs both for the tests named `real_kubernetes`. There are no controllers
-//! and no kubelet: the tests do what those would.
+//! `tests/kube/build` takes etcd and builds kube-apiserver, once, from Debian's packages, and
+//! `tests/chart/build` a renderer of the chart.
+//! `tests/kube/cluster` runs both programs for the tests named `real_kubernetes`. There are no
+//! controllers and no kubelet: the tests do what those would.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::process::{Steps, call, cargo, command, root, run};
+use crate::process::{BUILD, Steps, call, cargo, command, root, run};
 use crate::report::Found;
 
-/// The tests of the restart target, among others.
-const TESTS: [&str; 4] = ["test", "--locked", "--workspace", "--lib"];
+/// The tests of the restart target and of the chart, among others.
+const TESTS: [&str; 6] = ["test", "--locked", "--workspace", "--lib", "--test", "scenarios"];
 
 /// Runs the tests against a server of their own.
 pub(crate) fn ask(steps: &mut Steps) -> Result<Found> {
     let started = Instant::now();
     steps.take("kube-apiserver", call("tests/kube/build", &[]))?;
+    steps.take("renderer of the chart", call("tests/chart/build", &[]))?;
+    steps.take("build of the programs", cargo(&BUILD))?;
     // Built before the server runs.
     steps.take("build", cargo(&[&TESTS[..], &["--no-run"]].concat()))?;
     let mut beside = command(root().join("tests/kube/cluster"));

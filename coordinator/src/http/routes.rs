@@ -112,6 +112,12 @@ pub(crate) fn health_router(api: Api) -> Router {
     router.layer(Extension(Readiness::default())).with_state(api)
 }
 
+/// The port of health of a coordinator that waits to take over. It is ready to do so.
+pub(crate) fn waiting_router() -> Router {
+    let waits = async || "waits to take over";
+    Router::new().route("/healthz", get(async || "ok")).route("/readyz", get(waits))
+}
+
 async fn no_path() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "there is no such path: GET /api/v1 lists those there are")
 }

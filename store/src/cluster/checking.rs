@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use crate::blobs::remote::Remote;
 use crate::bucket::Bucket;
 use crate::cluster::disk::ShardDisk;
-use crate::cluster::hint::Hint;
+use crate::cluster::hint::{Hint, Placement as _};
 use crate::cluster::identity::{is_whole, look, missing};
 use crate::cluster::reader::ShardReader;
 use crate::cluster::shard::{ShardError, ShardId};

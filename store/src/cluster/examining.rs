@@ -7,7 +7,7 @@ use object_store::{Error as ObjectError, ObjectStoreExt as _};
 use tokio::runtime::Handle;
 
 use crate::bucket::Bucket;
-use crate::cluster::hint::Hint;
+use crate::cluster::hint::{Hint, Placement as _};
 use crate::cluster::identity::look;
 use crate::cluster::proof::{process_name, prove};
 use crate::cluster::shard::ShardId;

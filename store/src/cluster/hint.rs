@@ -1,6 +1,7 @@
-//! The hint of a shard: an object in the bucket that says which coordinator owns it.
+//! The hint of a shard, which says which coordinator owns it: an object in the bucket, or what
+//! another [`Placement`] keeps.
 //!
-//! Every change is a PUT on the condition that the object did not change since it was read, so of
+//! Every change is made on the condition that the hint did not change since it was read, so of
 //! many who claim a hint at once one gets it. The hint proves nothing: the fence of the shard
 //! decides who owns it. When a hint may be claimed is core's decision (`placement.rs`).
 
@@ -12,23 +13,70 @@ use crate::bucket::Bucket;
 use crate::cluster::shard::ShardId;
 use crate::error::{Error, Kind, Result};
 
-/// The hint of one shard.
+/// Writes of one hint that are tried for one change: the one that was asked for, and those that
+/// follow an answer that was lost.
+const WRITES_MAX: usize = 3;
+
+/// Where the hint of one shard lies.
+pub trait Placement: Sync {
+    /// Reads the hint; none when it was never claimed.
+    ///
+    /// # Errors
+    /// The hint cannot be read, or makes no sense.
+    fn read(&self) -> impl Future<Output = Result<Option<(Owner, Version)>>> + Send;
+
+    /// Writes the hint if it still has this version (none: if there is none); none where it has
+    /// not.
+    ///
+    /// # Errors
+    /// The hint may have been written, or not.
+    fn put(
+        &self,
+        from: Option<&Version>,
+        owner: &Owner,
+    ) -> impl Future<Output = Result<Option<Version>>> + Send;
+
+    /// Changes the hint from this version (none: it must not be there); none when another
+    /// coordinator changed it before. The version may be that of an earlier change by this process.
+    ///
+    /// # Errors
+    /// As [`Placement::put`].
+    fn write(
+        &self,
+        from: Option<Version>,
+        owner: &Owner,
+    ) -> impl Future<Output = Result<Option<Version>>> + Send {
+        async {
+            let mut from = from;
+            for _ in 0..WRITES_MAX {
+                if let Some(version) = self.put(from.as_ref(), owner).await? {
+                    return Ok(Some(version));
+                }
+                match self.read().await? {
+                    // A write whose answer was lost is repeated, and refused because of itself.
+                    Some((known, version)) if known == *owner => return Ok(Some(version)),
+                    // The answer to an earlier change of this process was lost.
+                    Some((known, version)) if known.process == owner.process => {
+                        from = Some(version);
+                    }
+                    _ => return Ok(None),
+                }
+            }
+            Err(Error::new(Kind::Io, "the hint changed with each try to write it".to_string()))
+        }
+    }
+}
+
+/// The hint of one shard in the bucket.
 #[derive(Clone, Debug)]
 pub struct Hint {
     bucket: Bucket,
     path: Path,
 }
 
-/// A version of a hint, for the condition of the next change.
-#[derive(Clone, Debug)]
-pub struct Version(UpdateVersion);
-
-impl Version {
-    /// Differs from that of every other version.
-    pub fn tag(&self) -> &str {
-        self.0.e_tag.as_deref().unwrap_or_default()
-    }
-}
+/// A version of a hint, for the condition of the next change. It differs from every other version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version(pub String);
 
 impl Hint {
     /// The hint of a shard in this bucket.
@@ -36,18 +84,16 @@ impl Hint {
         let path = bucket.prefix.clone().join("owners").join(format!("{:04}", shard.0));
         Self { bucket: bucket.clone(), path }
     }
+}
 
-    /// Reads the hint; none when it was never claimed.
-    ///
-    /// # Errors
-    /// The bucket cannot be read, or the object makes no sense.
-    pub async fn read(&self) -> Result<Option<(Owner, Version)>> {
+impl Placement for Hint {
+    async fn read(&self) -> Result<Option<(Owner, Version)>> {
         let got = match self.bucket.objects.get(&self.path).await {
             Ok(got) => got,
             Err(ObjectError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let version = UpdateVersion { e_tag: got.meta.e_tag.clone(), version: None };
+        let version = Version(got.meta.e_tag.clone().unwrap_or_default());
         let owner = serde_json::from_slice(&got.bytes().await?).map_err(|_| {
             let path = &self.path;
             Error::new(
@@ -55,32 +101,18 @@ impl Hint {
                 format!("the object {path} of {} is damaged", self.bucket.url),
             )
         })?;
-        Ok(Some((owner, Version(version))))
+        Ok(Some((owner, version)))
     }
 
-    /// Changes the hint from this version (none: it must not be there); none when another
-    /// coordinator changed it before. The version may be that of an earlier change by this process.
-    ///
-    /// # Errors
-    /// The bucket cannot be written.
-    pub async fn write(&self, from: Option<Version>, owner: &Owner) -> Result<Option<Version>> {
+    async fn put(&self, from: Option<&Version>, owner: &Owner) -> Result<Option<Version>> {
         let body = serde_json::to_vec(owner).unwrap_or_default();
-        let mut from = from;
-        loop {
-            let mode = from.map_or(PutMode::Create, |Version(version)| PutMode::Update(version));
-            let put = self.bucket.objects.put_opts(&self.path, body.clone().into(), mode.into());
-            match put.await {
-                Ok(put) => return Ok(Some(Version(put.into()))),
-                Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-            match self.read().await? {
-                // A PUT whose answer was lost is repeated, and refused because of itself.
-                Some((known, version)) if known == *owner => return Ok(Some(version)),
-                // The answer to an earlier change of this process was lost.
-                Some((known, version)) if known.process == owner.process => from = Some(version),
-                _ => return Ok(None),
-            }
+        let mode = from.map_or(PutMode::Create, |Version(tag)| {
+            PutMode::Update(UpdateVersion { e_tag: Some(tag.clone()), version: None })
+        });
+        match self.bucket.objects.put_opts(&self.path, body.into(), mode.into()).await {
+            Ok(put) => Ok(Some(Version(put.e_tag.unwrap_or_default()))),
+            Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -10,7 +10,7 @@ use memtape_disk::tree::Change;
 use object_store::RetryConfig;
 
 use crate::bucket::Bucket;
-use crate::cluster::hint::Hint;
+use crate::cluster::hint::{Hint, Placement as _};
 use crate::cluster::proof::prove;
 use crate::cluster::shard::{Epoch, Level, Position, Shard, ShardError, ShardId};
 use crate::error::Kind;

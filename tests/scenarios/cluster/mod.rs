@@ -9,6 +9,9 @@ mod dead_rank;
 // A backup of a running coordinator, restored, and what agents send again.
 mod backup;
 
+// The chart's coordinators hand their shard over on a real API server.
+mod on_leases;
+
 // Coordinators on a bucket, for the scenarios of clusters.
 mod on_bucket;
 

@@ -19,13 +19,12 @@ use memtape_core::limits::{KUBERNETES_RESUME_SECONDS_MAX, KUBERNETES_SUSPEND_SEC
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use self::api::{Api, ApiError};
 use self::objects::{
-    Address, Collection, Controller, KINDS, Kind, Object, controller, is_name, left_suspended,
+    Address, Collection, Controller, KINDS, Kind, Object, controller, left_suspended,
 };
+use crate::kubernetes::api::{Api, ApiError, is_name};
 use crate::restart::target::{Done, Order, Resuming, Running, Target, failed, outcome, refused};
 
-mod api;
 pub(crate) mod nodes;
 mod objects;
 

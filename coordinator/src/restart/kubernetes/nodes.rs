@@ -9,9 +9,9 @@ use memtape_core::action::Outcome;
 use memtape_core::action::TargetKind;
 use serde_json::{Value, json};
 
-use super::api::Api;
-use super::objects::{as_read, is_name};
+use super::objects::as_read;
 use super::{Kubernetes, not_done, uncertain};
+use crate::kubernetes::api::{Api, is_name};
 use crate::restart::target::{
     Done, Order, Resuming, Running, Target, admit_one_more, failed, outcome, refused,
 };

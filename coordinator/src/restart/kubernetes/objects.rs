@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::api::{Api, ApiError};
+use crate::kubernetes::api::{Api, ApiError, is_name};
 
 /// Label of an object that is suspended for a restart: the id of the action. It is taken off when
 /// the object is resumed, so that a coordinator finds objects left suspended.
@@ -329,11 +329,4 @@ fn controller_reference(value: &Value) -> Option<&Value> {
 
 fn text(value: &Value) -> Option<String> {
     value.as_str().map(String::from)
-}
-
-/// True for what can be a name of an object or a namespace, and so a part of a path.
-pub(super) fn is_name(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_name = |part: &str| !part.is_empty() && part.bytes().all(is_plain);
-    text.len() <= 253 && text.split('.').all(is_name)
 }

@@ -40,6 +40,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- concat $names .Values.coordinator.hosts | join "," -}}
 {{- end -}}
 
+{{/* Where agents find coordinators: the service of the only one, or all pods of several. */}}
+{{- define "memtape.coordinators" -}}
+{{- $scheme := include "memtape.scheme" . -}}
+{{- $name := printf "%s-coordinator" (include "memtape.fullname" .) -}}
+{{- $port := int .Values.coordinator.port -}}
+{{- if .Values.coordinator.cluster.url -}}
+{{- $urls := list -}}
+{{- range until (int .Values.coordinator.cluster.replicas) -}}
+{{- $urls = append $urls (printf "%s://%s-%d.%ss.%s.svc:%d" $scheme $name . $name $.Release.Namespace $port) -}}
+{{- end -}}
+{{- join "," $urls -}}
+{{- else -}}
+{{- printf "%s://%s:%d" $scheme $name $port -}}
+{{- end -}}
+{{- end -}}
+
 {{/* https where the coordinator has a certificate. */}}
 {{- define "memtape.scheme" -}}
 {{- if .Values.tls.coordinatorSecret }}https{{ else }}http{{ end -}}

@@ -3,7 +3,7 @@
 //! `kube` finds the credentials, renews them and makes the connection. Its typed requests are not
 //! used: they read answers of any size, and repeat a write whose first try may have been taken.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::time::Duration;
 
 use axum::http::{Method, Request, StatusCode};
@@ -23,7 +23,7 @@ const FIELD_MANAGER: &str = "memtape";
 
 /// Why there is no answer to go on with.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ApiError {
+pub(crate) enum ApiError {
     #[error("no credentials for Kubernetes: neither KUBECONFIG nor a service account can be used")]
     NoCredentials,
     #[error("the name of {what} cannot be part of an address")]
@@ -46,7 +46,7 @@ pub(super) enum ApiError {
 
 impl ApiError {
     /// True if the server certainly did not carry out the request.
-    pub(super) fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::NoCredentials
             | Self::NoAddress { .. }
@@ -60,15 +60,23 @@ impl ApiError {
 }
 
 /// A connection to the API server.
-pub(super) struct Api {
+#[derive(Clone)]
+pub(crate) struct Api {
     client: Client,
     timeout: Duration,
+}
+
+/// Leaves out the client, which holds credentials.
+impl Debug for Api {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Api").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
 }
 
 impl Api {
     /// Connects as `config` says, or else as `KUBECONFIG`, `~/.kube/config` or the pod's service
     /// account do. Nothing is sent yet.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         config: Option<&Config>,
         limit: Duration,
     ) -> Result<Self, ApiError> {
@@ -84,7 +92,7 @@ impl Api {
     }
 
     /// Reads the object at this path.
-    pub(super) async fn get(
+    pub(crate) async fn get(
         &self,
         path: &str,
         what: &(impl Display + Sync),
@@ -93,7 +101,7 @@ impl Api {
     }
 
     /// Reads the list at this path, at most `items_max` of its items.
-    pub(super) async fn list(
+    pub(crate) async fn list(
         &self,
         path: &str,
         selector: &str,
@@ -109,7 +117,7 @@ impl Api {
     }
 
     /// Changes the fields of this object that are in `change`, by a merge patch.
-    pub(super) async fn patch(
+    pub(crate) async fn patch(
         &self,
         path: &str,
         what: &(impl Display + Sync),
@@ -120,7 +128,7 @@ impl Api {
     }
 
     /// Deletes an object on these conditions.
-    pub(super) async fn delete(
+    pub(crate) async fn delete(
         &self,
         path: &str,
         what: &(impl Display + Sync),
@@ -130,7 +138,7 @@ impl Api {
     }
 
     /// Makes an object.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &self,
         path: &str,
         what: &(impl Display + Sync),
@@ -208,4 +216,11 @@ fn unreachable(error: &kube::Error) -> ApiError {
         _ => "no connection, or it broke",
     };
     ApiError::Unreachable { why }
+}
+
+/// True for what can be a name of an object or a namespace, and so a part of a path.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_name = |part: &str| !part.is_empty() && part.bytes().all(is_plain);
+    text.len() <= 253 && text.split('.').all(is_name)
 }
