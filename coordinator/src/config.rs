@@ -214,6 +214,7 @@ impl Config {
     }
 
     /// URL at which others reach this coordinator.
+    #[cfg(feature = "cluster")]
     pub(crate) fn address(&self) -> String {
         let scheme = if self.tls_dir.is_some() { "https" } else { "http" };
         let own = || format!("{scheme}://{}", self.listen);

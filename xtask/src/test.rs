@@ -17,6 +17,11 @@ use crate::supply_chain;
 const LINTS: [&str; 8] =
     ["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
 
+/// The program that `cargo build -p memtape` makes: in a build of the workspace, the tests turn all
+/// features on.
+const PLAIN_LINTS: [&str; 7] =
+    ["clippy", "--locked", "--package", "memtape", "--quiet", "--", "-Dwarnings"];
+
 /// The oldest release, and the one that the tests have whole: `cargo xtask compat` tries them all.
 const COMPAT: [&str; 2] = ["2.0.1", "2.11.0"];
 
@@ -45,6 +50,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
             run("fake CUDA", call("make", &["--silent", "-C", "tests/fake_cuda"])),
             run("build", cargo(&BUILD)),
             run("lints", cargo(&LINTS)),
+            run("lints without features", cargo(&PLAIN_LINTS)),
         ]);
         steps.0.extend(alongside.join().expect("a step does not panic"));
     });
