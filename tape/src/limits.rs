@@ -103,7 +103,7 @@ limits! {
         "Process groups that say which ranks do the same work",
         "further groups are not used to find peers",
         "none";
-    RANKS_PER_JOB_MAX: u32 = 65_536, Count, "agent, coordinator",
+    RANKS_PER_JOB_MAX: u32 = 131_072, Count, "agent, coordinator",
         "Ranks of one job",
         "a tape with a higher rank is not read; the coordinator closes the stream of an agent \
          that announces one",

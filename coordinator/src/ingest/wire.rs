@@ -539,7 +539,7 @@ mod tests {
         check(Body::RankUp(v1::RankUp { owner: None, ..up.clone() }), Err("no owner"));
         check(
             Body::RankUp(v1::RankUp { rank: RANKS_PER_JOB_MAX, ..up.clone() }),
-            Err("rank 65536"),
+            Err("rank 131072"),
         );
         check(Body::RankUp(v1::RankUp { job: " ".to_string(), ..up.clone() }), Err("a job's name"));
         check(Body::RankUp(v1::RankUp { job: "a\nb".to_string(), ..up.clone() }), Err("printable"));

@@ -1,6 +1,7 @@
 //! Limits of captures, and refusals of requests.
 
 use crate::capture::manifest::CaptureId;
+use crate::limits::RANKS_PER_JOB_MAX;
 
 /// Limits of captures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Default for Limits {
             bytes_max: 16 << 30,
             bytes_window_ns: 3_600_000_000_000,
             before_steps: 256,
-            ranks_max: 65_536,
+            ranks_max: RANKS_PER_JOB_MAX as usize,
         }
     }
 }
