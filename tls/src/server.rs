@@ -16,6 +16,7 @@ use rustls::{ClientConfig, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificate::Named;
+use crate::client::trusting;
 use crate::folder::{Contents, Followed, Material, Owned, TlsError};
 use crate::steady::{self, SteadyTime};
 
@@ -93,14 +94,10 @@ impl Contents for Server {
         let own = material.own().unwrap_or_default();
         let unfit = |error: rustls::Error| TlsError::unfit(folder, &error);
         let roots = Arc::new(material.roots().map_err(unfit)?);
+        let mut client = trusting(folder, &material)?.with_no_client_auth();
+        client.resumption = Resumption::disabled();
         let key = material.key.ok_or(TlsError::Absent(folder.into(), "certificate and key"))?;
         let provider = Arc::new(default_provider());
-        let client = ClientConfig::builder_with_details(provider.clone(), Arc::new(SteadyTime))
-            .with_safe_default_protocol_versions()
-            .map_err(unfit)?
-            .with_root_certificates(roots.clone());
-        let mut client = client.with_no_client_auth();
-        client.resumption = Resumption::disabled();
         let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
             .allow_unauthenticated();
         if !material.revoked.is_empty() {

@@ -10,6 +10,7 @@ use memtape_tls::client::ClientTls;
 use memtape_tls::folder::Material;
 use memtape_tls::server::ServerTls;
 use memtape_tls::unreachable::Unreachable;
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
 use tokio::io::duplex;
@@ -35,8 +36,16 @@ async fn shake(
     client: &ClientTls,
     name: &str,
 ) -> Option<Vec<CertificateDer<'static>>> {
+    connect(server, client.config(), name).await
+}
+
+async fn connect(
+    server: &ServerTls,
+    client: ClientConfig,
+    name: &str,
+) -> Option<Vec<CertificateDer<'static>>> {
     let (near, far) = duplex(64 << 10);
-    let connector = TlsConnector::from(Arc::new(client.config()));
+    let connector = TlsConnector::from(Arc::new(client));
     let name = ServerName::try_from(name.to_string()).unwrap();
     let (accepted, connected) = tokio::join!(
         async {
@@ -128,6 +137,51 @@ async fn a_replaced_certificate_counts_from_the_next_handshake_on() {
     assert!(tls.poll().unwrap() && !tls.trusts(&newer));
     assert!(shake(&tls, &agent, "10.0.0.1").await.is_none());
     assert!(shake(&tls, &ClientTls::open(&new_client).unwrap(), "10.0.0.1").await.is_some());
+}
+
+/// Lists the certificate of a folder as revoked, for all who read one of the other folders.
+fn revoke(authority: &Path, revoked: &Path, readers: &[&Path]) {
+    let text = |name: &str| std::fs::read_to_string(authority.join(name)).unwrap();
+    let key = rcgen::KeyPair::from_pem(&text("ca.key")).unwrap();
+    let issuer = rcgen::Issuer::from_ca_cert_pem(&text("ca.crt"), key).unwrap();
+    let certificate = Material::read(revoked).unwrap().chain.remove(0);
+    let (_, certificate) = x509_parser::parse_x509_certificate(&certificate).unwrap();
+    let now = std::time::SystemTime::now();
+    let list = rcgen::CertificateRevocationListParams {
+        this_update: now.into(),
+        next_update: (now + std::time::Duration::from_secs(86_400)).into(),
+        crl_number: 1.into(),
+        issuing_distribution_point: None,
+        revoked_certs: vec![rcgen::RevokedCertParams {
+            serial_number: rcgen::SerialNumber::from_slice(certificate.raw_serial()),
+            revocation_time: now.into(),
+            reason_code: None,
+            invalidity_date: None,
+        }],
+        key_identifier_method: rcgen::KeyIdMethod::Sha256,
+    };
+    let list = list.signed_by(&issuer).unwrap().pem().unwrap();
+    readers.iter().for_each(|reader| std::fs::write(reader.join("ca.crl"), &list).unwrap());
+}
+
+#[tokio::test]
+async fn a_service_whose_certificate_is_revoked_is_not_trusted() {
+    let (folder, server, client) = pki();
+    let (authority, other) = (folder.path().join("authority"), folder.path().join("other"));
+    let hosts = Party::Coordinator(vec!["10.0.0.1".to_string()]);
+    issue(&authority, &other, &hosts, DAYS).unwrap();
+    let (tls, agent) = (ServerTls::open(&other).unwrap(), ClientTls::open(&client).unwrap());
+    let coordinator = ServerTls::open(&server).unwrap();
+    let is_trusted = async || {
+        let asking = connect(&tls, coordinator.client(), "10.0.0.1").await.is_some();
+        (asking, shake(&tls, &agent, "10.0.0.1").await.is_some())
+    };
+    assert_eq!(is_trusted().await, (true, true));
+    revoke(&authority, &other, &[&server, &client]);
+    assert!(coordinator.poll().unwrap() && agent.poll().unwrap());
+    assert_eq!(is_trusted().await, (false, false));
+    // The list has no other one.
+    assert!(shake(&coordinator, &agent, "10.0.0.1").await.is_some());
 }
 
 #[test]
