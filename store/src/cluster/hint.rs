@@ -62,7 +62,7 @@ pub trait Placement: Sync {
                     _ => return Ok(None),
                 }
             }
-            Err(Error::new(Kind::Io, "the hint changed with each try to write it".to_string()))
+            Err(Error::new(Kind::Io, "the hint refuses changes to its newest version"))
         }
     }
 }

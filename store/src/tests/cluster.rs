@@ -252,6 +252,18 @@ async fn a_hint_whose_answer_was_lost_is_still_its_owners() {
 }
 
 #[tokio::test]
+async fn a_bucket_that_refuses_every_change_of_a_hint_is_an_error() {
+    let server = Server::start().await;
+    let hint = Hint::new(&bucket(&server, "a"), SHARD);
+    let owner = |renewals| Owner { process: "a".to_string(), renewals, ..Owner::default() };
+    let version = hint.write(None, &owner(0)).await.unwrap();
+    server.set_conditions(Conditions::Refused);
+    let written = tokio::time::timeout(PATIENCE, hint.write(version, &owner(1))).await;
+    let why = written.expect("it ends").unwrap_err().to_string();
+    assert!(why.contains("refuses changes to its newest version"), "{why}");
+}
+
+#[tokio::test]
 async fn damage_is_an_error_and_no_missing_row() {
     let server = Server::start().await;
     let shard = take(&server, "a", None).await.unwrap();

@@ -54,6 +54,8 @@ pub enum Conditions {
     Ignored,
     /// Checks it, and writes later.
     Racing,
+    /// Refuses every update.
+    Refused,
 }
 
 /// Time between check and write of [`Conditions::Racing`].
@@ -123,6 +125,9 @@ impl Objects {
         if conditions == Conditions::Racing {
             self.lock().check(&key, must_be_new, must_match.as_ref())?;
             tokio::time::sleep(RACE).await;
+        }
+        if conditions == Conditions::Refused && must_match.is_some() {
+            return Err(s3_error!(PreconditionFailed));
         }
         let mut stored = self.lock();
         if conditions == Conditions::Atomic {
