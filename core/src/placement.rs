@@ -10,6 +10,7 @@
 //! began shortly before. Where the hint lies is not known here.
 
 use alloc::string::String;
+use core::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,9 @@ pub const HINT_LASTS_NS: u64 = 5 * HINT_EVERY_NS;
 /// Requests in a row that taking a shard takes, about, with the replay of a quiet shard.
 pub const OPENING_REQUESTS: u32 = 27;
 
+/// Longest URL of a coordinator, in bytes.
+const ADDRESS_BYTES_MAX: usize = 256;
+
 /// The contents of a hint.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Owner {
@@ -40,6 +44,48 @@ pub struct Owner {
     pub has_left: bool,
     /// Renewals so far.
     pub renewals: u64,
+}
+
+/// The URL of a coordinator, by its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address<'a> {
+    /// With TLS?
+    pub is_https: bool,
+    /// Its name or IP address, that of IPv6 without brackets.
+    pub host: &'a str,
+}
+
+impl<'a> Address<'a> {
+    /// Reads `SCHEME://HOST:PORT`; none where the URL has anything else, or is too long.
+    pub fn parse(url: &'a str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://").filter(|_| url.len() <= ADDRESS_BYTES_MAX)?;
+        let is_https = match scheme {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let (host, port) = rest.rsplit_once(':')?;
+        let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let is_host = match in_brackets {
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+            None => !host.is_empty() && host.bytes().all(is_of_name),
+        };
+        let is_port = port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse::<u16>().is_ok_and(|port| port > 0);
+        (is_host && is_port).then_some(Self { is_https, host: in_brackets.unwrap_or(host) })
+    }
+
+    /// Does it lead to all interfaces, which nobody can connect to?
+    pub fn is_unspecified(self) -> bool {
+        self.host.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
+    }
+
+    /// Does it lead every machine to itself?
+    pub fn is_loopback(self) -> bool {
+        let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+        self.host.eq_ignore_ascii_case("localhost") || self.host.parse().is_ok_and(is_loopback)
+    }
 }
 
 /// One of the parts into which a cluster divides its jobs.
@@ -128,6 +174,61 @@ mod tests {
         for (job, shards, expected) in known {
             assert_eq!(shard_of(job, shards), expected, "{job:?} of {shards}");
         }
+    }
+
+    #[test]
+    fn the_url_of_a_coordinator_has_a_scheme_a_host_and_a_port() {
+        for (url, is_https, host) in [
+            ("https://one:7771", true, "one"),
+            ("http://10.0.0.1:1", false, "10.0.0.1"),
+            ("https://[fd00::1]:65535", true, "fd00::1"),
+            ("http://a_b.ns.svc.cluster.local:7771", false, "a_b.ns.svc.cluster.local"),
+        ] {
+            assert_eq!(Address::parse(url), Some(Address { is_https, host }), "{url}");
+        }
+        let long = alloc::format!("http://{}:1", "a".repeat(ADDRESS_BYTES_MAX));
+        for url in [
+            "",
+            "one:7771",
+            "ftp://one:7771",
+            "HTTP://one:7771",
+            "https://one",
+            "https://:7771",
+            "https://one:0",
+            "https://one:65536",
+            "https://one:+1",
+            "https://one:",
+            "https://user@one:7771",
+            "https://user:pass@one:7771",
+            "https://one:7771/",
+            "https://one:7771/path",
+            "https://one?x=:1",
+            "https://one/x:1",
+            "https://one#:1",
+            "https://one:7771,https://two:7771",
+            "https://on e:1",
+            "https://one\n:1",
+            "https://[one]:1",
+            "https://fd00::1:7771",
+            "https://\u{f6}ne:1",
+            &long,
+        ] {
+            assert_eq!(Address::parse(url), None, "{url:?}");
+        }
+    }
+
+    #[test]
+    fn urls_that_lead_nowhere_or_to_the_reader_are_seen() {
+        let is = |url: &str| {
+            Address::parse(url).map(|address| (address.is_unspecified(), address.is_loopback()))
+        };
+        for url in ["http://0.0.0.0:1", "http://[::]:1"] {
+            assert_eq!(is(url), Some((true, false)), "{url}");
+        }
+        for host in ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "LocalHost"] {
+            assert_eq!(is(&alloc::format!("http://{host}:1")), Some((false, true)), "{host}");
+        }
+        assert_eq!(is("http://10.0.0.1:1"), Some((false, false)));
     }
 
     #[test]

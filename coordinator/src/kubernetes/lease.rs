@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use memtape_core::placement::{HINT_LASTS_NS, Owner};
 use memtape_disk::clock;
-use memtape_store::cluster::hint::{Hint, Placement, Version};
+use memtape_store::cluster::hint::{Hint, Placement, Version, parse};
 use memtape_store::cluster::shard::ShardId;
 use memtape_store::{Error, Kind, Result};
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ impl Placement for Lease {
             Err(error) => return Err(unusable(&error)),
         };
         let owner = lease["metadata"]["annotations"][OWNER].as_str();
-        let owner = owner.and_then(|owner| serde_json::from_str(owner).ok());
+        let owner = owner.and_then(|owner| parse(owner.as_bytes()));
         let owner = owner.ok_or_else(|| self.damaged())?;
         Ok(Some((owner, self.version(&lease)?)))
     }

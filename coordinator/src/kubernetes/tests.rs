@@ -121,13 +121,13 @@ impl Rig {
 
     async fn member(&self, process: &'static str) -> Member {
         let bucket = self.bucket(process);
-        let member = Member::new(bucket, 1, process.to_string(), format!("http://{process}"));
+        let member = Member::new(bucket, 1, process.to_string(), format!("http://{process}:7771"));
         member.with(self.leases().await, Some(format!("pod-{process}")))
     }
 }
 
 fn owner(process: &str, renewals: u64) -> Owner {
-    let address = format!("http://{process}");
+    let address = format!("http://{process}:7771");
     Owner { process: process.to_string(), address, epoch: 2, renewals, ..Owner::default() }
 }
 

@@ -19,7 +19,7 @@ pub struct SimulatedOwnership(Ownership);
 impl SimulatedMember {
     /// A coordinator's process of this name, which is never the same twice.
     pub fn new(bucket: Bucket, process: String) -> Self {
-        Self(Member::new(bucket, 1, process, "simulated:7771".to_string()))
+        Self(Member::new(bucket, 1, process, "http://simulated:7771".to_string()))
     }
 
     /// Waits until the shard may be taken, and takes it.

@@ -5,13 +5,16 @@
 //! many who claim a hint at once one gets it. The hint proves nothing: the fence of the shard
 //! decides who owns it. When a hint may be claimed is core's decision (`placement.rs`).
 
-use memtape_core::placement::Owner;
+use memtape_core::placement::{Address, Owner};
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStoreExt, PutMode, UpdateVersion};
 
 use crate::bucket::Bucket;
 use crate::cluster::shard::ShardId;
 use crate::error::{Error, Kind, Result};
+
+/// Largest hint, in bytes: its names, and room for fields of newer versions.
+const HINT_BYTES_MAX: u64 = 4096;
 
 /// Writes of one hint that are tried for one change: the one that was asked for, and those that
 /// follow an answer that was lost.
@@ -67,6 +70,17 @@ pub trait Placement: Sync {
     }
 }
 
+/// Reads the contents of a hint; none when they make no sense. Whoever may write hints could name
+/// any URL, and callers' tokens are sent there: one that cannot be that of a coordinator is left
+/// out.
+pub fn parse(contents: &[u8]) -> Option<Owner> {
+    let mut owner: Owner = serde_json::from_slice(contents).ok()?;
+    if Address::parse(&owner.address).is_none() {
+        owner.address.clear();
+    }
+    Some(owner)
+}
+
 /// The hint of one shard in the bucket.
 #[derive(Clone, Debug)]
 pub struct Hint {
@@ -94,13 +108,17 @@ impl Placement for Hint {
             Err(error) => return Err(error.into()),
         };
         let version = Version(got.meta.e_tag.clone().unwrap_or_default());
-        let owner = serde_json::from_slice(&got.bytes().await?).map_err(|_| {
+        let damaged = || {
             let path = &self.path;
             Error::new(
                 Kind::Damaged,
                 format!("the object {path} of {} is damaged", self.bucket.url),
             )
-        })?;
+        };
+        if got.meta.size > HINT_BYTES_MAX {
+            return Err(damaged());
+        }
+        let owner = parse(&got.bytes().await?).ok_or_else(damaged)?;
         Ok(Some((owner, version)))
     }
 

@@ -264,6 +264,29 @@ async fn a_bucket_that_refuses_every_change_of_a_hint_is_an_error() {
 }
 
 #[tokio::test]
+async fn the_url_in_a_hint_is_checked_where_it_is_read() {
+    let server = Server::start().await;
+    let hint = Hint::new(&bucket(&server, "a"), SHARD);
+    let put = |address: &str| {
+        let owner = Owner { address: address.to_string(), epoch: 3, ..Owner::default() };
+        server.put("some/cluster/owners/0007", serde_json::to_vec(&owner).unwrap());
+    };
+    for (address, expected) in [
+        ("https://one:7771", "https://one:7771"),
+        ("https://one:7771/elsewhere?", ""),
+        ("https://one:7771@two:7771", ""),
+        ("two:7771\nINFO", ""),
+    ] {
+        put(address);
+        let (owner, _) = hint.read().await.unwrap().unwrap();
+        // The shard can be taken over from such an owner.
+        assert_eq!((owner.address.as_str(), owner.epoch), (expected, 3), "{address}");
+    }
+    put(&"x".repeat(8192));
+    assert_eq!(hint.read().await.unwrap_err().kind, Kind::Damaged);
+}
+
+#[tokio::test]
 async fn damage_is_an_error_and_no_missing_row() {
     let server = Server::start().await;
     let shard = take(&server, "a", None).await.unwrap();
