@@ -16,7 +16,7 @@ use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
 use memtape_core::paging::Horizons;
-use memtape_core::placement::SHARDS_MAX;
+use memtape_core::placement::{Address, SHARDS_MAX};
 use memtape_core::policy::Mode;
 use memtape_core::settings::{
     byte_count, byte_count_from, duration, duration_text, duration_within,
@@ -253,6 +253,7 @@ impl Config {
         let targets = self.restart.targets();
         let node_targets = self.restart.node_targets();
         let keeps_out = self.restart.policy.keep_out == Mode::Act;
+        let address = self.cluster_address.as_deref().and_then(Address::parse);
         let is_open = !self.listen.ip().is_loopback() && !self.is_insecure;
         let rules = [
             (
@@ -281,6 +282,25 @@ impl Config {
                     && self.listen.ip().is_unspecified(),
                 "agents and other coordinators cannot connect to an address of all interfaces: \
                  name this coordinator's own URL with --cluster-address",
+            ),
+            (
+                self.cluster_address.is_some() && address.is_none(),
+                "--cluster-address must be a URL such as https://one:7771, with its port and \
+                 nothing behind it",
+            ),
+            (
+                address.is_some_and(|address| !address.is_https) && self.tls_dir.is_some(),
+                "--cluster-address must begin with https://: --tls-dir gives this port TLS",
+            ),
+            (
+                address.is_some_and(Address::is_unspecified),
+                "--cluster-address is an address of all interfaces, which nothing connects to: \
+                 name a host or one address of this machine",
+            ),
+            (
+                address.is_some_and(Address::is_loopback) && !self.listen.ip().is_loopback(),
+                "--cluster-address leads every other machine to itself: name a host or an address \
+                 of this one, or listen on the loopback as well",
             ),
             (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
             (self.data_dir.as_os_str().is_empty(), "--data-dir is empty: name a folder"),
@@ -331,6 +351,35 @@ mod tests {
         };
         check(|_| {}, &[]);
         check(|config| config.data_dir = PathBuf::new(), &["--data-dir"]);
+        let check_address = |listen: &str, url: &str, tls: bool, expected: &[&str]| {
+            let config = Config {
+                listen: listen.parse().unwrap(),
+                cluster_url: Some("s3://bucket/prefix".to_string()),
+                cluster_address: Some(url.to_string()),
+                tls_dir: tls.then(PathBuf::new),
+                access_file: Some(PathBuf::new()),
+                is_insecure: !tls,
+                ..Config::default()
+            };
+            let mistakes = config.mistakes();
+            assert_eq!(mistakes.len(), expected.len(), "{url}: {mistakes:?}");
+            for (mistake, expected) in mistakes.iter().zip(expected) {
+                assert!(mistake.contains(expected), "{mistake:?} has no {expected:?}");
+            }
+        };
+        let (all, own) = ("0.0.0.0:7771", "127.0.0.1:7771");
+        check_address(all, "http://one:7771", false, &[]);
+        check_address(all, "https://10.0.0.1:7771", true, &[]);
+        check_address(own, "http://127.0.0.1:7771", false, &[]);
+        for url in ["one:7771", "https://one", "https://one:7771/", "https://me@one:7771", ""] {
+            check_address(all, url, true, &["such as https://one:7771"]);
+        }
+        check_address(all, "http://one:7771", true, &["must begin with https://"]);
+        check_address(own, "http://0.0.0.0:7771", false, &["all interfaces"]);
+        check_address(all, "http://[::]:7771", false, &["all interfaces"]);
+        for url in ["http://127.0.0.1:7771", "http://localhost:7771", "http://[::1]:7771"] {
+            check_address(all, url, false, &["leads every other machine to itself"]);
+        }
         check(|config| config.restart.policy.rest.mode = Mode::Act, &["no restart target"]);
         check(|config| config.restart.policy.keep_out = Mode::Act, &["neither Slurm"]);
         check(|config| config.otlp_endpoint = Some("collector:4317".to_string()), &["OTLP"]);
