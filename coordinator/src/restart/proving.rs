@@ -31,7 +31,10 @@ pub(crate) enum Prover {
 /// Why a request is not made.
 #[derive(Debug, thiserror::Error)]
 enum NotProved {
-    #[error("nothing was asked for: {0}")]
+    #[error(
+        "nothing was asked for: {0}: this coordinator cannot prove that it owns its store; look at \
+         the bucket or the data folder, and ask the owner (`memtape cluster` names it)"
+    )]
     NotOwned(#[from] Error),
     #[error(
         "nothing was asked for: of {ACTION_PROOFS_MAX} proofs that this coordinator owns its store \
