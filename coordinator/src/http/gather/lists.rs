@@ -104,10 +104,10 @@ impl List {
         rows.dedup_by(|(_, a, _), (_, b, _)| self.is_same(a, b));
         let holders: Vec<_> = rows.iter().map(|(shard, ..)| (*shard, ())).collect();
         let is_kept = equal_parts(&holders, self.rows_max);
-        let mut parts = 0;
+        let mut parts = 0_usize;
         let kept = rows.into_iter().zip(is_kept).filter(|(_, is_kept)| *is_kept);
         let kept = kept.map(|((_, row, raw), _)| {
-            parts += row.ranks;
+            parts = parts.saturating_add(row.ranks);
             match self.rows == CAPTURES.rows && parts > PARTS_LISTED_MAX {
                 true => without_parts(raw).map(Cow::Owned),
                 false => Ok(Cow::Borrowed(raw)),
@@ -241,6 +241,10 @@ mod tests {
         assert_eq!(texts(&all["captures"], "id"), ["4", "3", "1"]);
         assert_eq!(texts(&all["captures"], "parts_left_out"), ["false", "false", "true"]);
         assert_eq!((&all["captures"][2]["parts"], &all["captures"][0]), (&json!([]), &capture(4)));
+        // An owner may answer any number.
+        let many = json!({"requested_wall_ns": 5, "ranks": usize::MAX});
+        let all = merged(&CAPTURES, &[json!({"captures": [many, capture(4), capture(3)]})]);
+        assert_eq!(texts(&all["captures"], "parts_left_out"), ["true", "true", "true"]);
     }
 
     #[test]
