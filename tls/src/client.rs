@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier};
-use rustls::{ClientConfig, ConfigBuilder};
 use rustls::crypto::ring::default_provider;
+use rustls::{ClientConfig, ConfigBuilder};
 
 use crate::certificate::Named;
 use crate::folder::{Contents, Followed, Material, Owned, TlsError};

@@ -38,6 +38,7 @@ pub(crate) fn cookie_name(has_tls: bool) -> &'static str {
 const PATH_AUDITED_MAX: usize = 128;
 
 /// A request, and who sends it.
+#[derive(Clone)]
 pub(crate) struct Asking {
     pub(crate) api: Api,
     pub(crate) caller: Arc<Caller>,
@@ -192,6 +193,10 @@ impl FromRequestParts<Api> for Asking {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        // A request that may go on to other coordinators has its caller before its handler.
+        if let Some(asking) = parts.extensions.get::<Self>() {
+            return Ok(asking.clone());
+        }
         let call = parts.extensions.get::<Arc<Call>>().cloned();
         let call = call.ok_or_else(|| Problem::broken("the call has no connection"))?;
         let request = parts.extensions.get::<RequestNumber>().map_or(0, |number| number.0);

@@ -10,7 +10,8 @@
 //! in `gather/owners.rs`, and how a token of another coordinator is known in `gather/tokens.rs`.
 //!
 //! Each coordinator decides by itself what the caller may do, by the token that is passed on. The
-//! own coordinator decides first, so a stranger makes no other one work. A shard that did not
+//! own coordinator decides first, once and before it reads a body, so a stranger makes no other one
+//! work. A change stops at an owner that may have made it. A shard that did not
 //! answer is named, in [`MISSING`] and in the answer. With one shard, and for a request that was
 //! gathered, nothing of this happens. A request that names another shard than the own one is
 //! refused: its sender knew an owner from before. This file reads no state.
@@ -31,13 +32,16 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use memtape_core::limits::{GATHERED_BYTES_MAX, REQUEST_BYTES_MAX};
+use memtape_core::limits::{
+    GATHERED_BYTES_MAX, GATHERED_CHANGE_SECONDS_MAX, GATHERED_IDLE_SECONDS_MAX,
+    GATHERED_LIST_SECONDS_MAX, GATHERED_READ_SECONDS_MAX, REQUEST_BYTES_MAX,
+};
 use memtape_proto::api::MissingShard;
 use tokio::task::JoinSet;
 
 use crate::http::asking::Asking;
 use crate::http::gather::lists::{List, Owned};
-use crate::http::gather::owners::{Absent, Answered, GATHERED, Owners, Passed};
+use crate::http::gather::owners::{Absent, Answered, Deadline, GATHERED, Owners, Passed};
 use crate::http::gather::reach::{Named, Reach};
 use crate::http::request::{Api, Problem};
 use crate::http::sending::{self, Size};
@@ -47,12 +51,10 @@ use crate::state::counters::Loss;
 /// The shards whose part an answer lacks, separated by commas.
 pub(crate) const MISSING: HeaderName = HeaderName::from_static("memtape-missing");
 
-/// Time for the list of another owner, to its last byte.
-const LIST_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// Time until the answer of another owner begins: less than the client has for the whole.
-const READ_TIME_MAX: Duration = Duration::from_secs(50);
-const CHANGE_TIME_MAX: Duration = Duration::from_secs(25);
+const LIST_TIME_MAX: Duration = Duration::from_secs(GATHERED_LIST_SECONDS_MAX);
+const READ_TIME_MAX: Duration = Duration::from_secs(GATHERED_READ_SECONDS_MAX);
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(GATHERED_CHANGE_SECONDS_MAX);
+const IDLE_MAX: Duration = Duration::from_secs(GATHERED_IDLE_SECONDS_MAX);
 
 /// Memory of an answer on its way from an owner to a client.
 const PASSED_BYTES: u64 = 1 << 20;
@@ -64,12 +66,20 @@ pub(crate) struct Gather {
     owners: Arc<Owners>,
 }
 
+/// A request about one thing, as other owners are asked it.
+struct Question {
+    passed: Result<Passed, Absent>,
+    unsent: Arc<Unsent>,
+    deadline: Deadline,
+    is_read: bool,
+}
+
 /// The shards that did not answer, and why.
 type Missing = Vec<(u16, String, Absent)>;
 
 impl Gather {
     pub(crate) fn new(api: Api) -> Self {
-        let owners = Arc::new(Owners::new(api.door.clone()));
+        let owners = Arc::new(Owners::new(api.door.clone(), IDLE_MAX));
         Self { api, owners }
     }
 
@@ -154,10 +164,11 @@ impl Gather {
         passed: Result<Passed, Absent>,
     ) -> (Vec<(u16, String, Answered)>, Missing) {
         let (mut begun, mut missing, mut asking) = (Vec::new(), Vec::new(), JoinSet::new());
+        let deadline = Deadline::after(LIST_TIME_MAX);
         for (shard, url) in self.api.members.others() {
             let (owners, passed) = (self.owners.clone(), passed.clone());
             asking.spawn(async move {
-                let asked = async { owners.ask((shard, &url), &passed?, LIST_TIME_MAX).await };
+                let asked = async { owners.ask((shard, &url), &passed?, deadline).await };
                 let answered = asked.await.and_then(Answered::accepted);
                 (shard, url, answered)
             });
@@ -180,48 +191,51 @@ impl Gather {
     /// The answer about one thing: of the owner of its shard, else of the first that knows it.
     async fn one(&self, named: Named, request: Request, next: Next) -> Result<Response, Problem> {
         let (mut parts, body) = request.into_parts();
+        // Who the caller is, and whether they ask too often. The handler takes this one.
+        let asking = Asking::from_request_parts(&mut parts, &self.api).await?;
+        parts.extensions.insert(asking);
         let shard = self.shard_of(named, &mut parts).await;
-        let (own, is_own) = (self.api.members.own(), shard == self.api.members.own());
-        if !is_own {
-            // Who the caller is, and whether they ask too often.
-            drop(Asking::from_request_parts(&mut parts, &self.api).await?);
-        }
+        let own = self.api.members.own();
         let too_large = |why: axum::Error| {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body cannot be read: {why}"))
         };
         let body = to_bytes(body, REQUEST_BYTES_MAX).await.map_err(too_large)?;
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
-        let passed = Passed::of(&self.api, &parts, body.clone());
-        let mut unknown = match is_own {
-            true => Some(next.clone().run(again()).await),
-            false => {
-                let url = self.api.members.url(shard);
-                match self.ask((shard, &url), &passed).await {
-                    Ok(answered) => Some(self.pass_on(&parts, answered).await?),
-                    Err(why) => return Ok(self.unanswered(&parts.method, vec![(shard, url, why)])),
-                }
+        let question = self.question(&parts, body.clone());
+        let is_unknown =
+            |status: StatusCode| status == StatusCode::NOT_FOUND && named != Named::FirstShard;
+        if shard != own {
+            let url = self.api.members.url(shard);
+            sending::reserve(&self.api, &question.unsent, Size::Made(PASSED_BYTES)).await?;
+            match self.ask((shard, &url), &question).await {
+                Ok(answered) if is_unknown(answered.status()) => {}
+                Ok(answered) => return Ok(answered.passed_on(self.api.counters.clone())),
+                Err(why) => return Ok(self.unanswered(question.is_read, vec![(shard, url, why)])),
             }
-        };
-        let is_final = named == Named::FirstShard;
-        if let Some(answer) = unknown.take_if(|of| is_final || of.status() != StatusCode::NOT_FOUND)
-        {
-            return Ok(answer);
+            // The own answer reserves as much as it takes.
+            drop(question.unsent.take());
         }
-        if !is_own {
-            let answer = next.run(again()).await;
-            if answer.status() != StatusCode::NOT_FOUND {
-                return Ok(answer);
-            }
-            unknown = Some(answer);
+        let unknown = next.run(again()).await;
+        if !is_unknown(unknown.status()) {
+            return Ok(unknown);
         }
         let others = self.api.members.others().into_iter();
-        let others = others.filter(|(other, _)| *other != shard && *other != own).collect();
-        match self.first_that_knows(others, &passed, parts.method.is_safe()).await {
-            Ok(answered) => self.pass_on(&parts, answered).await,
-            Err(missing) if missing.is_empty() => {
-                Ok(unknown.unwrap_or_else(|| StatusCode::NOT_FOUND.into_response()))
-            }
-            Err(missing) => Ok(self.unanswered(&parts.method, missing)),
+        let others = others.filter(|(other, _)| *other != shard).collect();
+        sending::reserve(&self.api, &question.unsent, Size::Made(PASSED_BYTES)).await?;
+        match self.first_that_knows(others, Arc::new(question)).await {
+            Ok(answered) => Ok(answered.passed_on(self.api.counters.clone())),
+            Err(missing) if missing.is_empty() => Ok(unknown),
+            Err(missing) => Ok(self.unanswered(parts.method.is_safe(), missing)),
+        }
+    }
+
+    fn question(&self, parts: &Parts, content: Bytes) -> Question {
+        let is_read = parts.method.is_safe();
+        Question {
+            passed: Passed::of(&self.api, parts, content),
+            unsent: parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default(),
+            deadline: Deadline::after(if is_read { READ_TIME_MAX } else { CHANGE_TIME_MAX }),
+            is_read,
         }
     }
 
@@ -234,23 +248,22 @@ impl Gather {
         named.shard(&name, shards).unwrap_or(own)
     }
 
-    /// Asks owners for one thing: for reads all of them at once, else one after the other. Returns
-    /// the answer of the first that knows it, or who did not answer.
+    /// Asks owners for one thing: for reads all of them at once, else one after the other, until
+    /// one may have done it. Returns the answer of the first that knows it, or who did not answer.
     async fn first_that_knows(
         &self,
         others: Vec<(u16, String)>,
-        passed: &Result<Passed, Absent>,
-        is_read: bool,
+        question: Arc<Question>,
     ) -> Result<Answered, Missing> {
         let (mut missing, mut asking) = (Vec::new(), JoinSet::new());
         let mut others = others.into_iter().peekable();
         while others.peek().is_some() || !asking.is_empty() {
-            while (is_read || asking.is_empty())
+            while (question.is_read || asking.is_empty())
                 && let Some((shard, url)) = others.next()
             {
-                let (gather, passed) = (self.clone(), passed.clone());
+                let (gather, question) = (self.clone(), question.clone());
                 asking.spawn(async move {
-                    let answered = gather.ask((shard, &url), &passed).await;
+                    let answered = gather.ask((shard, &url), &question).await;
                     (shard, url, answered)
                 });
             }
@@ -258,37 +271,31 @@ impl Gather {
             match answered.and_then(Answered::known) {
                 Ok(Some(answered)) => return Ok(answered),
                 Ok(None) => {}
-                Err(why) => missing.push((shard, url, why)),
+                Err(why) => {
+                    missing.push((shard, url, why));
+                    if !question.is_read && why.may_have_acted() {
+                        break;
+                    }
+                }
             }
         }
         missing.sort_by_key(|(shard, ..)| *shard);
         Err(missing)
     }
 
-    /// Asks an owner for one thing; the answer has begun.
-    async fn ask(
-        &self,
-        owner: (u16, &str),
-        passed: &Result<Passed, Absent>,
-    ) -> Result<Answered, Absent> {
-        let passed = passed.as_ref().map_err(|why| *why)?;
-        let time_max = if passed.is_read() { READ_TIME_MAX } else { CHANGE_TIME_MAX };
-        self.owners.ask(owner, passed, time_max).await
-    }
-
-    /// The answer of an owner, part by part as it comes.
-    async fn pass_on(&self, parts: &Parts, answered: Answered) -> Result<Response, Problem> {
-        let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
-        sending::reserve(&self.api, &unsent, Size::Made(PASSED_BYTES)).await?;
-        Ok(answered.passed_on())
+    /// Asks an owner for one thing; the answer is there, or has begun where it is a download.
+    async fn ask(&self, owner: (u16, &str), question: &Question) -> Result<Answered, Absent> {
+        let passed = question.passed.as_ref().map_err(|why| *why)?;
+        let answered = self.owners.ask(owner, passed, question.deadline).await?;
+        answered.settled(PASSED_BYTES).await
     }
 
     /// The problem that a thing may be in a shard that did not answer.
-    fn unanswered(&self, method: &Method, missing: Missing) -> Response {
+    fn unanswered(&self, is_read: bool, missing: Missing) -> Response {
         let named = self.named(&missing).into_iter();
         let causes: Vec<String> =
             named.map(|of| format!("shard {} {}: {}", of.shard, of.owner, of.why)).collect();
-        let is_begun = !method.is_safe() && missing.iter().any(|(.., why)| why.may_have_acted());
+        let is_begun = !is_read && missing.iter().any(|(.., why)| why.may_have_acted());
         let done = if is_begun { "; it may have been carried out" } else { "" };
         let line = format!("it may be in a shard that did not answer{done}: {}", causes.join("; "));
         let mut answer = Problem::new(StatusCode::SERVICE_UNAVAILABLE, line).into_response();

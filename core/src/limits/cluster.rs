@@ -436,6 +436,22 @@ limits! {
         "Lists of other shards in one answer of a cluster",
         "the list of a further shard is left out",
         "the answer names the shard, `memtape_losses_total{reason=\"shard_missing\"}`";
+    GATHERED_LIST_SECONDS_MAX: u64 = 10, Seconds, "coordinator",
+        "Time in which the owners of other shards give their lists",
+        "the list of a shard that is later is left out",
+        "the answer names the shard, `memtape_losses_total{reason=\"shard_missing\"}`";
+    GATHERED_READ_SECONDS_MAX: u64 = 50, Seconds, "coordinator",
+        "Time in which the owners of other shards, all together, answer a request about one thing",
+        "the request is answered with status 503",
+        "the answer names the shards, `memtape_losses_total{reason=\"shard_missing\"}`";
+    GATHERED_CHANGE_SECONDS_MAX: u64 = 25, Seconds, "coordinator",
+        "Time in which they answer a request that changes something",
+        "the request is answered with status 503: it may have been carried out",
+        "the answer names the shard, `memtape_losses_total{reason=\"shard_missing\"}`";
+    GATHERED_IDLE_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
+        "Time without a byte of a download from the owner of another shard",
+        "the download ends as an error",
+        "`memtape_losses_total{reason=\"shard_missing\"}`";
     ROWS_LISTED_MAX: usize = 1000, Count, "coordinator",
         "Incidents, or actions, in one list of the HTTP API",
         "the newest of each node, and of each owner on it, are listed",

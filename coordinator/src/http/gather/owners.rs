@@ -3,7 +3,8 @@
 //! What goes along is named here, and nothing else does: the path, the kind of the body, the token
 //! of the caller, and the mark against gathering twice. No certificate does, this coordinator's
 //! least of all: the caller has no part in it. Redirects are not followed, no proxy is used, and an
-//! owner has the scheme of this coordinator, so a token is not sent in the clear behind TLS.
+//! owner has the scheme of this coordinator, so a token is not sent in the clear behind TLS. All
+//! owners of one answer have one deadline; a download has a limit of idle time instead.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,11 +14,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
+use memtape_core::limits::CONNECTION_IDLE_SECONDS_MAX;
+use memtape_core::placement::Address;
 use tokio::time::{Instant, timeout_at};
 
 use crate::access::Door;
 use crate::http::asking::token;
 use crate::http::request::Api;
+use crate::state::counters::{Counters, Loss};
 
 /// Marks a request of another coordinator, with the shard that it is about. It is answered for that
 /// shard alone.
@@ -25,6 +29,10 @@ pub(super) const GATHERED: HeaderName = HeaderName::from_static("memtape-gathere
 
 /// Time for a connection to an owner.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Time for which a connection is kept for the next request: less than the owner keeps it, which
+/// could otherwise close it while a change is on its way.
+const POOLED_MAX: Duration = Duration::from_secs(CONNECTION_IDLE_SECONDS_MAX / 2);
 
 /// What is passed on of an answer, beside its status.
 const PASSED_ON: [HeaderName; 4] = [
@@ -45,6 +53,8 @@ pub(super) enum Absent {
     CertificateAlone,
     #[error("its owner cannot be reached")]
     Unreachable,
+    #[error("its owner ended the connection before its answer")]
+    Broken,
     #[error("its owner gave no answer within {} s", .0.as_secs())]
     Late(Duration),
     #[error("its owner answered {0}")]
@@ -58,7 +68,29 @@ pub(super) enum Absent {
 impl Absent {
     /// May its owner have done what it was asked for?
     pub(super) fn may_have_acted(self) -> bool {
-        matches!(self, Self::Unreachable | Self::Late(_) | Self::Refused(_))
+        match self {
+            Self::Broken | Self::Late(_) => true,
+            Self::Refused(status) => status.is_server_error(),
+            _ => false,
+        }
+    }
+}
+
+/// The end of the time in which owners answer, and that time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    ends: Instant,
+    time_max: Duration,
+}
+
+impl Deadline {
+    /// This time from now.
+    pub(super) fn after(time_max: Duration) -> Self {
+        Self { ends: Instant::now() + time_max, time_max }
+    }
+
+    async fn of<T>(self, work: impl Future<Output = T>) -> Result<T, Absent> {
+        timeout_at(self.ends, work).await.map_err(|_| Absent::Late(self.time_max))
     }
 }
 
@@ -66,6 +98,8 @@ impl Absent {
 #[derive(Debug)]
 pub(super) struct Owners {
     door: Arc<Door>,
+    /// Time without a byte after which an answer ends.
+    idle_max: Duration,
     /// With the hash of the certificates that it was made with.
     client: Mutex<Option<(Option<blake3::Hash>, reqwest::Client)>>,
 }
@@ -83,18 +117,17 @@ pub(super) struct Passed {
 #[derive(Debug)]
 pub(super) struct Answered {
     answer: reqwest::Response,
-    /// Bytes of its content, where it says so.
+    /// Bytes of its content, where they are known.
     pub(super) length: Option<u64>,
-    time_max: Duration,
-    ends: Instant,
+    deadline: Deadline,
 }
 
 impl Owners {
-    pub(super) fn new(door: Arc<Door>) -> Self {
-        Self { door, client: Mutex::new(None) }
+    pub(super) fn new(door: Arc<Door>, idle_max: Duration) -> Self {
+        Self { door, idle_max, client: Mutex::new(None) }
     }
 
-    /// Asks the owner of a shard, and waits this long until its answer begins.
+    /// Asks the owner of a shard; its answer begins before the deadline.
     ///
     /// # Errors
     /// It does not answer, or must not be asked.
@@ -102,32 +135,26 @@ impl Owners {
         &self,
         (shard, url): (u16, &str),
         passed: &Passed,
-        time_max: Duration,
+        deadline: Deadline,
     ) -> Result<Answered, Absent> {
-        if url.is_empty() {
-            return Err(Absent::NoOwner);
-        }
-        let scheme = if self.door.tls().is_some() { "https://" } else { "http://" };
-        if !url.starts_with(scheme) {
+        let address = Address::parse(url).ok_or(Absent::NoOwner)?;
+        if address.is_https != self.door.tls().is_some() {
             return Err(Absent::OtherScheme);
         }
-        let url = format!("{}{}", url.trim_end_matches('/'), passed.path);
+        let url = format!("{url}{}", passed.path);
         let request = self.client()?.request(passed.method.clone(), url);
         let request = request.headers(passed.headers.clone()).header(GATHERED, shard);
         let request = request.body(passed.content.clone());
-        let ends = Instant::now() + time_max;
-        let answer = timeout_at(ends, request.send()).await.map_err(|_| Absent::Late(time_max))?;
-        let answer = answer.map_err(|error| {
+        let answer = deadline.of(request.send()).await?.map_err(|error| {
             tracing::debug!("the owner of a shard cannot be asked: {error}");
-            Absent::Unreachable
+            if error.is_connect() { Absent::Unreachable } else { Absent::Broken }
         })?;
         // It owns another shard by now.
         if answer.status() == StatusCode::MISDIRECTED_REQUEST {
             return Err(Absent::Refused(answer.status()));
         }
-        let length = answer.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        Ok(Answered { answer, length, time_max, ends })
+        let length = answer.content_length();
+        Ok(Answered { answer, length, deadline })
     }
 
     /// The client, made again where the certificates were replaced.
@@ -140,6 +167,8 @@ impl Owners {
         }
         let builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIME_MAX)
+            .read_timeout(self.idle_max)
+            .pool_idle_timeout(POOLED_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         let builder = match tls {
@@ -185,11 +214,6 @@ impl Passed {
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, bearer(token)?)]);
         let path = "/api/v1/tokens/own".to_string();
         Ok(Self { method: Method::GET, path, headers, content: Bytes::new() })
-    }
-
-    /// The request asks for an answer, and does nothing else.
-    pub(super) fn is_read(&self) -> bool {
-        self.method.is_safe()
     }
 }
 
@@ -239,15 +263,34 @@ impl Answered {
     /// # Errors
     /// The content does not come in time, or to its end.
     pub(super) async fn whole(self) -> Result<Bytes, Absent> {
-        let Self { answer, time_max, ends, .. } = self;
         // It has a length, and no more is read.
-        let whole = timeout_at(ends, answer.bytes()).await.map_err(|_| Absent::Late(time_max))?;
-        whole.map_err(|_| Absent::Unreachable)
+        self.deadline.of(self.answer.bytes()).await?.map_err(|_| Absent::Broken)
     }
 
-    /// The answer as it is passed on, part by part as it comes.
-    pub(super) fn passed_on(self) -> Response {
+    /// The answer, with its content where that is no download: JSON of no more than these bytes.
+    ///
+    /// # Errors
+    /// The content does not come in time, or to its end.
+    pub(super) async fn settled(self, bytes_max: u64) -> Result<Self, Absent> {
+        let kind = self.answer.headers().get(header::CONTENT_TYPE);
+        let is_json = kind.is_some_and(|kind| kind == "application/json");
+        if !is_json || self.length.is_none_or(|length| length > bytes_max) {
+            return Ok(self);
+        }
+        let (length, deadline) = (self.length, self.deadline);
         let (head, content) = axum::http::Response::from(self.answer).into_parts();
+        let content = deadline.of(content.collect()).await?.map_err(|_| Absent::Broken)?;
+        let answer = axum::http::Response::from_parts(head, content.to_bytes()).into();
+        Ok(Self { answer, length, deadline })
+    }
+
+    /// The answer as it is passed on, part by part as it comes. One that breaks off is counted.
+    pub(super) fn passed_on(self, counters: Arc<Counters>) -> Response {
+        let (head, content) = axum::http::Response::from(self.answer).into_parts();
+        let content = content.map_err(move |error| {
+            counters.lose(Loss::ShardMissing, 1);
+            error
+        });
         // As a stream: its length is known, but it is not in memory.
         let mut answer = Response::new(Body::from_stream(content.into_data_stream()));
         *answer.status_mut() = head.status;

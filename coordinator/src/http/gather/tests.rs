@@ -1,5 +1,7 @@
 //! Real coordinators that know each other, each with its own jobs; and owners that misbehave.
 
+mod failing;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -78,7 +80,7 @@ impl Ports {
 
     fn start(&mut self, shard: u16, tls: Option<&Path>, roles: Option<&str>) -> Api {
         let (coordinator, api, queues) = self.without_server(shard, tls, roles);
-        let door = tls.map(|_| api.door.clone());
+        let door = Some(api.door.clone());
         let (bounds, counters) =
             (Bounds { connections_max: 64, unknown_calls_max: 64 }, api.counters.clone());
         let router = routes::router(api.clone(), &[]);
@@ -167,6 +169,10 @@ fn reasons(answer: &Value) -> Vec<(u64, String)> {
     missing.map(reason).collect()
 }
 
+fn loss(api: &Api, reason: &str) -> u64 {
+    api.counters.losses().find(|(of, _)| *of == reason).unwrap().1
+}
+
 async fn check_cluster(ports: &Ports, http: &reqwest::Client) {
     let names: BTreeSet<String> = (0..JOBS).map(|number| format!("j{number}@0")).collect();
     let names: Vec<Value> = names.into_iter().map(Value::from).collect();
@@ -248,6 +254,13 @@ async fn coordinators_with_tls_trust_their_own_authority() {
     ports.coordinator(1, Some(&other));
     let (_, missing, _) = ask(http.get(format!("{url}/api/v1/jobs"))).await;
     assert_eq!(missing, "1");
+    // Nor does one without TLS.
+    ports.listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    ports.set(1, &format!("http://{}", ports.listeners[0].local_addr().unwrap()));
+    let asked = ports.stand_in(StatusCode::OK, r#"{"jobs":[]}"#);
+    let (_, missing, jobs) = ask(http.get(format!("{url}/api/v1/jobs")).bearer_auth("abc")).await;
+    assert_eq!((missing.as_str(), asked.lock().unwrap().len()), ("1", 0));
+    assert_eq!(reasons(&jobs), [(1, Absent::OtherScheme.to_string())]);
 }
 
 /// Every cause for which a shard is missing from a list has its own line.

@@ -19,7 +19,7 @@ use super::Gather;
 use crate::access::tokens::Knows;
 use crate::connections::Call;
 use crate::http::asking::{refused, token};
-use crate::http::gather::owners::{Absent, Passed};
+use crate::http::gather::owners::{Absent, Deadline, Passed};
 use crate::http::request::Problem;
 use memtape_disk::clock;
 use memtape_store::records::TokenRecord;
@@ -89,9 +89,10 @@ impl Gather {
     /// What the owner of the first shard says of a token; none where it is not valid.
     async fn ask_about(&self, token: &str) -> Result<Option<TokenRecord>, Problem> {
         let answer = async {
-            let passed = Passed::about_token(token)?;
+            let (passed, deadline) =
+                (Passed::about_token(token)?, Deadline::after(TOKEN_TIME_MAX));
             let answered =
-                self.owners.ask((0, &self.api.members.url(0)), &passed, TOKEN_TIME_MAX).await?;
+                self.owners.ask((0, &self.api.members.url(0)), &passed, deadline).await?;
             let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND];
             if is_refused.contains(&answered.status()) {
                 return Ok(None);
