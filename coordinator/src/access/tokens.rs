@@ -7,7 +7,7 @@
 //!
 //! In a cluster of several shards the coordinator of the first keeps the tokens. Each other one
 //! asks it about a token that it meets, with that very token ([`Tokens::learn`]), and believes the
-//! answer for a while.
+//! answer for a while; a refusal, too, of which few are remembered.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use memtape_core::access::{Caller, Grant};
 use memtape_core::limits::TOKENS_MAX;
+#[cfg(feature = "cluster")]
+use memtape_core::limits::TOKENS_REFUSED_MAX;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::oneshot;
 
@@ -31,10 +33,12 @@ const PREFIX: &str = "mtk_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 
-/// Time for which an answer about a token of another coordinator is not asked for again, and time
-/// for which it counts where that coordinator does not answer.
+/// Time for which an answer about a token of another coordinator is not asked for again, of one
+/// that it refused, and time for which an answer counts where that coordinator gives none.
 #[cfg(feature = "cluster")]
-const FRESH_NS: u64 = 10_000_000_000;
+pub(crate) const FRESH_NS: u64 = 10_000_000_000;
+#[cfg(feature = "cluster")]
+const REFUSED_LASTS_NS: u64 = 60_000_000_000;
 const LEARNED_LASTS_NS: u64 = 900_000_000_000;
 
 /// Why a token was not made or revoked.
@@ -58,8 +62,17 @@ pub(crate) struct Tokens {
     /// What changes is stored with its entry.
     audit: Audit,
     all: Arc<Mutex<BTreeMap<String, TokenRecord>>>,
-    /// Tokens of another coordinator, each with the monotonic time of its answer.
-    learned: Arc<Mutex<BTreeMap<String, (u64, TokenRecord)>>>,
+    learned: Arc<Mutex<Learned>>,
+}
+
+/// What another coordinator answered about tokens, with the monotonic time of each answer.
+#[derive(Debug, Default)]
+struct Learned {
+    /// Valid ones, by their ids.
+    valid: BTreeMap<String, (u64, TokenRecord)>,
+    /// Refused ones, by their hashes.
+    #[cfg(feature = "cluster")]
+    refused: BTreeMap<[u8; 32], u64>,
 }
 
 /// How a coordinator that does not keep a token knows it.
@@ -89,7 +102,7 @@ impl Tokens {
     /// The holder of a token that is valid now.
     pub(crate) fn holder(&self, token: &str, now_ns: i64) -> Option<Caller> {
         let record = self.kept(token).or_else(|| {
-            let (at_ns, record) = self.learned().get(id_of(token)?)?.clone();
+            let (at_ns, record) = self.learned().valid.get(id_of(token)?)?.clone();
             let age_ns = clock::now().mono_ns.saturating_sub(at_ns);
             (age_ns < LEARNED_LASTS_NS && is_of(&record, token)).then_some(record)
         })?;
@@ -110,7 +123,12 @@ impl Tokens {
         let Some(id) = id_of(token).filter(|_| self.kept(token).is_none()) else {
             return Knows::Enough;
         };
-        match self.learned().get(id).filter(|(_, record)| is_of(record, token)) {
+        let learned = self.learned();
+        let refused_ns = learned.refused.get(blake3::hash(token.as_bytes()).as_bytes());
+        if refused_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < REFUSED_LASTS_NS) {
+            return Knows::Enough;
+        }
+        match learned.valid.get(id).filter(|(_, record)| is_of(record, token)) {
             Some((at_ns, _)) if now_ns.saturating_sub(*at_ns) < FRESH_NS => Knows::Enough,
             Some((at_ns, _)) if now_ns.saturating_sub(*at_ns) < LEARNED_LASTS_NS => Knows::Once,
             _ => Knows::Nothing,
@@ -122,19 +140,24 @@ impl Tokens {
     #[cfg(feature = "cluster")]
     pub(crate) fn learn(&self, token: &str, record: Option<TokenRecord>, now_ns: u64) -> bool {
         let (Some(id), mut learned) = (id_of(token), self.learned()) else { return false };
+        let hash = blake3::hash(token.as_bytes());
         let Some(record) = record else {
+            learned.refused.insert(*hash.as_bytes(), now_ns);
+            keep_newest(&mut learned.refused, TOKENS_REFUSED_MAX, |at_ns| *at_ns);
             // The id may be that of a valid token, with another secret.
-            let is_known = learned.get(id).is_some_and(|(_, record)| is_of(record, token));
-            return is_known && learned.remove(id).is_some();
+            let is_known = learned.valid.get(id).is_some_and(|(_, record)| is_of(record, token));
+            return is_known && learned.valid.remove(id).is_some();
         };
-        let hash = blake3::hash(token.as_bytes()).to_hex().to_string();
-        learned.insert(id.to_string(), (now_ns, TokenRecord { hash, ..record }));
-        if learned.len() > TOKENS_MAX {
-            let oldest = learned.iter().min_by_key(|(_, (at_ns, _))| *at_ns);
-            let oldest = oldest.map(|(id, _)| id.clone());
-            oldest.map(|id| learned.remove(&id));
-        }
+        let record = TokenRecord { hash: hash.to_hex().to_string(), ..record };
+        learned.valid.insert(id.to_string(), (now_ns, record));
+        keep_newest(&mut learned.valid, TOKENS_MAX, |(at_ns, _)| *at_ns);
         false
+    }
+
+    /// Does another coordinator keep this token, and did it say that the token is valid?
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_learned(&self, token: &str) -> bool {
+        id_of(token).is_some_and(|id| self.learned().valid.contains_key(id))
     }
 
     /// Makes a token of this name, grant and time; the token itself, which is kept nowhere, and its
@@ -218,12 +241,22 @@ impl Tokens {
         async move { written.await.unwrap_or_else(|_| Err(stopping())) }
     }
 
-    fn learned(&self) -> MutexGuard<'_, BTreeMap<String, (u64, TokenRecord)>> {
+    fn learned(&self) -> MutexGuard<'_, Learned> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, TokenRecord>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes the oldest answer beyond `max`.
+#[cfg(feature = "cluster")]
+fn keep_newest<K: Clone + Ord, V>(answers: &mut BTreeMap<K, V>, max: usize, at: fn(&V) -> u64) {
+    if answers.len() > max {
+        let oldest = answers.iter().min_by_key(|(_, answer)| at(answer));
+        let oldest = oldest.map(|(key, _)| key.clone());
+        oldest.map(|key| answers.remove(&key));
     }
 }
 
@@ -320,9 +353,19 @@ mod tests {
         assert_eq!(tokens.knows(token, 7 + LEARNED_LASTS_NS), Knows::Nothing);
         // The same id with another secret takes nothing from it.
         assert_eq!(tokens.knows(other, 7), Knows::Nothing);
-        assert!(!tokens.learn(other, None, 8));
+        assert!(!tokens.learn(other, None, 8) && tokens.is_learned(token));
         assert_eq!(tokens.knows(token, 8), Knows::Enough);
-        assert!(tokens.learn(token, None, 8) && tokens.knows(token, 8) == Knows::Nothing);
+        assert!(tokens.learn(token, None, 8) && tokens.holder(token, 0).is_none());
+        // What was refused is not asked about again for a while, whoever brings it.
+        for refused in [token, other] {
+            assert_eq!(tokens.knows(refused, 8 + REFUSED_LASTS_NS - 1), Knows::Enough);
+            assert_eq!(tokens.knows(refused, 8 + REFUSED_LASTS_NS), Knows::Nothing);
+        }
+        for number in 0..TOKENS_REFUSED_MAX {
+            tokens.learn(&format!("mtk_r{number}_x"), None, 9 + number as u64);
+        }
+        let knows = [token, "mtk_r1_x"].map(|token| tokens.knows(token, 9));
+        assert_eq!(knows, [Knows::Nothing, Knows::Enough], "the oldest makes room");
         // The one that was asked about longest ago makes room.
         for number in 0..=TOKENS_MAX {
             tokens.learn(&format!("mtk_{number}_x"), Some(wanted()), 9 + number as u64);

@@ -43,6 +43,7 @@ use crate::http::asking::Asking;
 use crate::http::gather::lists::{List, Owned};
 use crate::http::gather::owners::{Absent, Answered, Deadline, GATHERED, Owners, Passed};
 use crate::http::gather::reach::{Named, Reach};
+use crate::http::gather::tokens::Keeper;
 use crate::http::request::{Api, Problem};
 use crate::http::sending::{self, Size};
 use crate::quota::unsent::Unsent;
@@ -64,6 +65,7 @@ const PASSED_BYTES: u64 = 1 << 20;
 pub(crate) struct Gather {
     api: Api,
     owners: Arc<Owners>,
+    keeper: Arc<Keeper>,
 }
 
 /// A request about one thing, as other owners are asked it.
@@ -80,7 +82,7 @@ type Missing = Vec<(u16, String, Absent)>;
 impl Gather {
     pub(crate) fn new(api: Api) -> Self {
         let owners = Arc::new(Owners::new(api.door.clone(), IDLE_MAX));
-        Self { api, owners }
+        Self { api, owners, keeper: Arc::default() }
     }
 
     /// Answers a request, together with the other owners where it is not about this shard alone.

@@ -388,6 +388,14 @@ limits! {
         "Tokens that are valid at the same time",
         "no further one is made",
         "the answer";
+    TOKENS_REFUSED_MAX: usize = 4096, Count, "coordinator",
+        "Tokens that the coordinator of shard 0 refused and another one remembers, for 60 s",
+        "the oldest is forgotten: the next request with it is asked about again",
+        "none";
+    TOKENS_ASKED_AT_ONCE_MAX: usize = 32, Count, "coordinator",
+        "Questions of one coordinator to that of shard 0 about tokens, in progress",
+        "the request is refused with status 429, which says when to come again",
+        "`memtape_losses_total{reason=\"requests_too_many\"}`";
     TOKEN_DAYS_MAX: u64 = 366, Count, "coordinator",
         "Days that a token is valid",
         "a token for longer is refused",

@@ -1,6 +1,7 @@
 //! Real coordinators that know each other, each with its own jobs; and owners that misbehave.
 
 mod failing;
+mod revoked;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
