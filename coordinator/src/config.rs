@@ -253,7 +253,6 @@ impl Config {
         let targets = self.restart.targets();
         let node_targets = self.restart.node_targets();
         let keeps_out = self.restart.policy.keep_out == Mode::Act;
-        let address = self.cluster_address.as_deref().and_then(Address::parse);
         let is_open = !self.listen.ip().is_loopback() && !self.is_insecure;
         let rules = [
             (
@@ -275,32 +274,6 @@ impl Config {
             (
                 self.cluster_url.is_some() && self.snapshots_url.is_some(),
                 "a cluster keeps snapshots in its own bucket: leave out the store of snapshots",
-            ),
-            (
-                self.cluster_url.is_some()
-                    && self.cluster_address.is_none()
-                    && self.listen.ip().is_unspecified(),
-                "agents and other coordinators cannot connect to an address of all interfaces: \
-                 name this coordinator's own URL with --cluster-address",
-            ),
-            (
-                self.cluster_address.is_some() && address.is_none(),
-                "--cluster-address must be a URL such as https://one:7771, with its port and \
-                 nothing behind it",
-            ),
-            (
-                address.is_some_and(|address| !address.is_https) && self.tls_dir.is_some(),
-                "--cluster-address must begin with https://: --tls-dir gives this port TLS",
-            ),
-            (
-                address.is_some_and(Address::is_unspecified),
-                "--cluster-address is an address of all interfaces, which nothing connects to: \
-                 name a host or one address of this machine",
-            ),
-            (
-                address.is_some_and(Address::is_loopback) && !self.listen.ip().is_loopback(),
-                "--cluster-address leads every other machine to itself: name a host or an address \
-                 of this one, or listen on the loopback as well",
             ),
             (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
             (self.data_dir.as_os_str().is_empty(), "--data-dir is empty: name a folder"),
@@ -329,8 +302,37 @@ impl Config {
                 "the OTLP endpoint must be a URL such as http://127.0.0.1:4317",
             ),
         ];
-        let wrong = rules.iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, why)| *why);
-        wrong.map(String::from).collect()
+        let all = rules.into_iter().chain(self.rules_of_address());
+        all.filter(|(is_wrong, _)| *is_wrong).map(|(_, why)| why.to_string()).collect()
+    }
+
+    /// What is wrong with the URL that the other coordinators of a cluster get.
+    fn rules_of_address(&self) -> [(bool, &'static str); 4] {
+        let address = self.cluster_address.as_deref().and_then(Address::parse);
+        [
+            (
+                self.cluster_url.is_some()
+                    && self.cluster_address.is_none()
+                    && self.listen.ip().is_unspecified()
+                    || address.is_some_and(Address::is_unspecified),
+                "agents and other coordinators cannot connect to an address of all interfaces: \
+                 name this coordinator's own URL with --cluster-address",
+            ),
+            (
+                self.cluster_address.is_some() && address.is_none(),
+                "--cluster-address must be a URL such as https://one:7771, with its port and \
+                 nothing behind it",
+            ),
+            (
+                address.is_some_and(|address| !address.is_https) && self.tls_dir.is_some(),
+                "--cluster-address must begin with https://: --tls-dir gives this port TLS",
+            ),
+            (
+                address.is_some_and(Address::is_loopback) && !self.listen.ip().is_loopback(),
+                "--cluster-address leads every other machine to itself: name a host or an address \
+                 of this one, or listen on the loopback as well",
+            ),
+        ]
     }
 }
 

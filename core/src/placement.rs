@@ -76,7 +76,7 @@ impl<'a> Address<'a> {
         (is_host && is_port).then_some(Self { is_https, host: in_brackets.unwrap_or(host) })
     }
 
-    /// Does it lead to all interfaces, which nobody can connect to?
+    /// Does it lead to all interfaces, to which no client can connect?
     pub fn is_unspecified(self) -> bool {
         self.host.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
     }

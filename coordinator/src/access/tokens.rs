@@ -356,7 +356,7 @@ mod tests {
         assert!(!tokens.learn(other, None, 8) && tokens.is_learned(token));
         assert_eq!(tokens.knows(token, 8), Knows::Enough);
         assert!(tokens.learn(token, None, 8) && tokens.holder(token, 0).is_none());
-        // What was refused is not asked about again for a while, whoever brings it.
+        // What was refused is not asked about again for a while, also from another caller.
         for refused in [token, other] {
             assert_eq!(tokens.knows(refused, 8 + REFUSED_LASTS_NS - 1), Knows::Enough);
             assert_eq!(tokens.knows(refused, 8 + REFUSED_LASTS_NS), Knows::Nothing);

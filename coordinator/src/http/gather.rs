@@ -6,15 +6,15 @@
 //! thing is asked of the owner of its shard, which the name of a job and the id of an incident
 //! tell; where that owner does not know it, the others are asked, too: a job in another shard than
 //! its name says, and a capture that an agent named. A change is asked of one owner after the
-//! other, and of none after the one that knows the thing. What goes to an owner and comes back is
-//! in `gather/owners.rs`, and how a token of another coordinator is known in `gather/tokens.rs`.
+//! other, and of none after one that knows the thing or may have done it. What goes to an owner and
+//! comes back is in `gather/owners.rs`, and how a token of another coordinator is known in
+//! `gather/tokens.rs`.
 //!
 //! Each coordinator decides by itself what the caller may do, by the token that is passed on. The
 //! own coordinator decides first, once and before it reads a body, so a stranger makes no other one
-//! work. A change stops at an owner that may have made it. A shard that did not
-//! answer is named, in [`MISSING`] and in the answer. With one shard, and for a request that was
-//! gathered, nothing of this happens. A request that names another shard than the own one is
-//! refused: its sender knew an owner from before. This file reads no state.
+//! work. A shard that did not answer is named, in [`MISSING`] and in the answer. With one shard, and
+//! for a request that was gathered, nothing of this happens. A request that names another shard than
+//! the own one is refused: its sender knew an owner from before. This file reads no state.
 
 mod lists;
 mod owners;
@@ -193,6 +193,8 @@ impl Gather {
     /// The answer about one thing: of the owner of its shard, else of the first that knows it.
     async fn one(&self, named: Named, request: Request, next: Next) -> Result<Response, Problem> {
         let (mut parts, body) = request.into_parts();
+        let is_read = parts.method.is_safe();
+        let deadline = Deadline::after(if is_read { READ_TIME_MAX } else { CHANGE_TIME_MAX });
         // Who the caller is, and whether they ask too often. The handler takes this one.
         let asking = Asking::from_request_parts(&mut parts, &self.api).await?;
         parts.extensions.insert(asking);
@@ -203,7 +205,9 @@ impl Gather {
         };
         let body = to_bytes(body, REQUEST_BYTES_MAX).await.map_err(too_large)?;
         let again = || Request::from_parts(parts.clone(), Body::from(body.clone()));
-        let question = self.question(&parts, body.clone());
+        let passed = Passed::of(&self.api, &parts, body.clone());
+        let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
+        let question = Question { passed, unsent, deadline, is_read };
         let is_unknown =
             |status: StatusCode| status == StatusCode::NOT_FOUND && named != Named::FirstShard;
         if shard != own {
@@ -212,7 +216,7 @@ impl Gather {
             match self.ask((shard, &url), &question).await {
                 Ok(answered) if is_unknown(answered.status()) => {}
                 Ok(answered) => return Ok(answered.passed_on(self.api.counters.clone())),
-                Err(why) => return Ok(self.unanswered(question.is_read, vec![(shard, url, why)])),
+                Err(why) => return Ok(self.unanswered(is_read, vec![(shard, url, why)])),
             }
             // The own answer reserves as much as it takes.
             drop(question.unsent.take());
@@ -227,17 +231,7 @@ impl Gather {
         match self.first_that_knows(others, Arc::new(question)).await {
             Ok(answered) => Ok(answered.passed_on(self.api.counters.clone())),
             Err(missing) if missing.is_empty() => Ok(unknown),
-            Err(missing) => Ok(self.unanswered(parts.method.is_safe(), missing)),
-        }
-    }
-
-    fn question(&self, parts: &Parts, content: Bytes) -> Question {
-        let is_read = parts.method.is_safe();
-        Question {
-            passed: Passed::of(&self.api, parts, content),
-            unsent: parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default(),
-            deadline: Deadline::after(if is_read { READ_TIME_MAX } else { CHANGE_TIME_MAX }),
-            is_read,
+            Err(missing) => Ok(self.unanswered(is_read, missing)),
         }
     }
 

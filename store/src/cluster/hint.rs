@@ -70,9 +70,9 @@ pub trait Placement: Sync {
     }
 }
 
-/// Reads the contents of a hint; none when they make no sense. Whoever may write hints could name
-/// any URL, and callers' tokens are sent there: one that cannot be that of a coordinator is left
-/// out.
+/// Reads the contents of a hint; none when they make no sense. Each client that may write hints
+/// could name any URL, and callers' tokens are sent there: a URL that is not that of a coordinator
+/// is left out.
 pub fn parse(contents: &[u8]) -> Option<Owner> {
     let mut owner: Owner = serde_json::from_slice(contents).ok()?;
     if Address::parse(&owner.address).is_none() {

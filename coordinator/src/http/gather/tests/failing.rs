@@ -111,7 +111,7 @@ async fn a_download_whose_owner_falls_silent_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_is_refused_before_the_body_is_read() {
+async fn a_caller_is_refused_before_the_content_is_read() {
     let mut ports = Ports::of(2, "http").await;
     ports.start(0, None, Some(ROLES));
     for shard in [0, 1] {
@@ -119,9 +119,8 @@ async fn a_caller_is_refused_before_the_body_is_read() {
         let mut stream = TcpStream::connect(&address).await.unwrap();
         let job = job_of(shard, 2);
         // The body never comes.
-        let head = format!(
-            "POST /api/v1/jobs/{job}/captures HTTP/1.1\r\nhost: {address}\r\ncontent-length: 9\r\n\r\n"
-        );
+        let line = format!("POST /api/v1/jobs/{job}/captures HTTP/1.1");
+        let head = format!("{line}\r\nhost: {address}\r\ncontent-length: 9\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut line = [0; 12];
         let answered = timeout(PATIENCE, stream.read_exact(&mut line)).await;
