@@ -12,9 +12,9 @@
 //!
 //! Each coordinator decides by itself what the caller may do, by the token that is passed on. The
 //! own coordinator decides first, once and before it reads a body, so a stranger makes no other one
-//! work. A shard that did not answer is named, in [`MISSING`] and in the answer. With one shard, and
-//! for a request that was gathered, nothing of this happens. A request that names another shard than
-//! the own one is refused: its sender knew an owner from before. This file reads no state.
+//! work. A shard that did not answer is named, in [`MISSING`] and in the answer. With one shard,
+//! and for a request that was gathered, nothing of this happens. A request that names another shard
+//! than the own one is refused: its sender knew an owner from before. This file reads no state.
 
 mod lists;
 mod owners;

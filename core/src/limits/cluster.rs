@@ -390,7 +390,7 @@ limits! {
         "the answer";
     TOKENS_REFUSED_MAX: usize = 4096, Count, "coordinator",
         "Tokens that the coordinator of shard 0 refused and another one remembers, for 60 s",
-        "the oldest is forgotten: the next request with it is asked about again",
+        "the oldest is forgotten, and asked about again when a request has it",
         "none";
     TOKENS_ASKED_AT_ONCE_MAX: usize = 32, Count, "coordinator",
         "Questions of one coordinator to that of shard 0 about tokens, in progress",
@@ -453,7 +453,7 @@ limits! {
         "the request is answered with status 503",
         "the answer names the shards, `memtape_losses_total{reason=\"shard_missing\"}`";
     GATHERED_CHANGE_SECONDS_MAX: u64 = 25, Seconds, "coordinator",
-        "Time in which they answer a request that changes something",
+        "Time in which owners of other shards answer a request that changes something",
         "the request is answered with status 503: it may have been carried out",
         "the answer names the shard, `memtape_losses_total{reason=\"shard_missing\"}`";
     GATHERED_IDLE_SECONDS_MAX: u64 = 60, Seconds, "coordinator",
