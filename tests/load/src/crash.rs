@@ -410,16 +410,25 @@ async fn show(coordinator: Arc<Coordinator>, shown: Arc<Mutex<BTreeSet<String>>>
 }
 
 /// Ids of closed captures with their whole ranks, and of incidents.
-pub(crate) async fn listed(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
-    let get = async |name: &str| {
-        anyhow::Ok(coordinator.get::<Value>(&format!("/{name}")).await?[name].clone())
-    };
-    let (captures, incidents) = (get("captures").await?, get("incidents").await?);
-    let captures = captures.as_array().context("no captures")?.iter();
+async fn listed(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
+    let mut all = captures(coordinator).await?;
+    all.append(&mut incidents(coordinator).await?);
+    Ok(all)
+}
+
+/// Ids of closed captures with their whole ranks.
+pub(crate) async fn captures(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
+    let listed: Value = coordinator.get("/captures").await?;
+    let captures = listed["captures"].as_array().context("no captures")?.iter();
     let closed = captures.filter(|of| !of["closed_wall_ns"].is_null());
-    let closed = closed.map(|of| format!("{} {}", of["id"], of["aligned"]));
-    let incidents = incidents.as_array().context("no incidents")?.iter();
-    Ok(closed.chain(incidents.map(|of| of["id"].to_string())).collect())
+    Ok(closed.map(|of| format!("{} {}", of["id"], of["aligned"])).collect())
+}
+
+/// Ids of incidents.
+pub(crate) async fn incidents(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<String>> {
+    let listed: Value = coordinator.get("/incidents").await?;
+    let incidents = listed["incidents"].as_array().context("no incidents")?.iter();
+    Ok(incidents.map(|of| of["id"].to_string()).collect())
 }
 
 /// Reports steps until the coordinator is killed, also where it ends the stream before; the last

@@ -6,6 +6,8 @@
 //! (`fault.rs`). When a coordinator acknowledges again the fault ends, coordinators that have ended
 //! are started again, and everything that was acknowledged or shown is compared (`check.rs`). All
 //! that is random comes from one seed. Times of the machine are not: a seed repeats the faults.
+//! A takeover takes longer the longer the history of its cluster is, so a fresh cluster begins after
+//! some rounds, and after one that failed. Any number of such processes may run at the same time.
 
 mod check;
 mod fault;
@@ -15,6 +17,9 @@ mod member;
 mod relay;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +28,7 @@ use anyhow::{Context as _, bail};
 use fastrand::Rng;
 use memtape_bucket::{Conditions, Server};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::coordinator::{Binary, Coordinator, Target};
 use crate::rounds::check::{Acknowledged, Checked, Shown};
@@ -82,9 +87,21 @@ pub(crate) struct Rounds {
     /// The seed; another one each time unless it is given.
     #[arg(long)]
     seed: Option<u64>,
+    /// Rounds of one cluster; then a fresh one begins, without a history.
+    #[arg(long, default_value_t = 10)]
+    cluster_rounds: u32,
     /// Time that the bucket takes for each request, in milliseconds.
     #[arg(long, default_value_t = 20)]
     bucket_ms: u64,
+    /// Ends after this time, whatever is under way; the rounds that ended are told.
+    #[arg(long, value_parser = crate::seconds)]
+    seconds: Option<Duration>,
+    /// File that a line of JSON is added to for each round.
+    #[arg(long)]
+    lines: Option<PathBuf>,
+    /// Folder for tapes of real ranks.
+    #[arg(long, default_value = "/dev/shm")]
+    tapes: PathBuf,
     /// The bucket ignores conditions from the first round on: rounds must fail.
     #[arg(long)]
     ignore_conditions: bool,
@@ -98,8 +115,10 @@ pub(crate) struct Rounds {
 struct Round {
     kind: Kind,
     /// From the fault to the first acknowledgement by another coordinator, or from the end of the
-    /// fault to the next acknowledgement where the owner stays.
-    took: Duration,
+    /// fault to the next acknowledgement where the owner stays. None where there was no such one.
+    took: Option<Duration>,
+    /// Objects of rows that the bucket had when the fault began.
+    wal_objects: usize,
     checked: Checked,
 }
 
@@ -107,6 +126,8 @@ struct Round {
 struct Rig {
     folder: tempfile::TempDir,
     rng: Rng,
+    /// Rounds so far.
+    rounds: u32,
     bucket: Bucket,
     relays: Relays,
     members: Vec<Member>,
@@ -122,58 +143,117 @@ struct Rig {
 /// Makes all rounds, and tells what they found.
 pub(crate) async fn rounds(binary: &Binary, wish: &Rounds) -> anyhow::Result<Value> {
     let seed = wish.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    eprintln!("seed {seed}");
-    let kinds = match wish.kinds.as_slice() {
-        [] => <Kind as clap::ValueEnum>::value_variants(),
-        some => some,
+    let mut kinds = match wish.kinds.as_slice() {
+        [] => <Kind as clap::ValueEnum>::value_variants().to_vec(),
+        some => some.to_vec(),
     };
-    let mut rig = Rig::start(binary, wish, seed).await?;
+    // Where the time ends before the rounds do, each kind is as likely to have been.
+    let from = seed as usize % kinds.len();
+    kinds.rotate_left(from);
     let mut all = Vec::new();
-    let mut end = None;
-    'all: for number in 0..wish.rounds {
-        for kind in kinds {
-            match rig.round(all.len() as u32, *kind).await {
-                Ok(round) => all.push(round),
-                Err(why) => {
-                    let why = format!("round {number} of {kind:?} could not be made: {why:#}");
-                    eprintln!("{why}");
-                    end = Some(why);
-                    break 'all;
-                }
-            }
-        }
-    }
-    let failed = all.iter().any(|round| !round.checked.wrong.is_empty()) || end.is_some();
-    if failed {
-        eprintln!("logs are in {}", rig.folder.path().display());
-        rig.folder.disable_cleanup(true);
-    }
-    let mut figures = json!({ "seed": seed, "bucket_ms": wish.bucket_ms, "unfinished": end });
+    let making = make(binary, wish, seed, &kinds, &mut all);
+    let made = match wish.seconds {
+        Some(time) => timeout(time, making).await.unwrap_or(Ok(())),
+        None => making.await,
+    };
+    let unfinished = made.err().map(|why| format!("{why:#}"));
+    let mut figures =
+        json!({ "seed": seed, "bucket_ms": wish.bucket_ms, "unfinished": unfinished });
     for kind in kinds {
-        let of_kind: Vec<&Round> = all.iter().filter(|round| round.kind == *kind).collect();
-        figures[format!("{kind:?}").to_lowercase()] = summary(&of_kind);
+        let of_kind: Vec<&Round> = all.iter().filter(|round| round.kind == kind).collect();
+        figures[kind.name()] = summary(&of_kind);
     }
     Ok(figures)
 }
 
+/// Makes rounds of all kinds, and notes each when it ends.
+async fn make(
+    binary: &Binary,
+    wish: &Rounds,
+    seed: u64,
+    kinds: &[Kind],
+    all: &mut Vec<Round>,
+) -> anyhow::Result<()> {
+    let mut rng = Rng::with_seed(seed);
+    let mut lines = match &wish.lines {
+        Some(path) => Some(File::options().create(true).append(true).open(path)?),
+        None => None,
+    };
+    let mut cluster: Option<Rig> = None;
+    for kind in (0..wish.rounds).flat_map(|_| kinds) {
+        let mut rig = match cluster.take().filter(|rig| rig.rounds < wish.cluster_rounds) {
+            Some(rig) => rig,
+            None => Rig::start(binary, wish, rng.fork()).await?,
+        };
+        let number = rig.rounds;
+        rig.rounds += 1;
+        let round = rig.round(number, *kind).await.unwrap_or_else(|why| {
+            let wrong = vec![format!("the round could not be made: {why:#}")];
+            let checked = Checked { wrong, ..Checked::default() };
+            Round { kind: *kind, took: None, wal_objects: 0, checked }
+        });
+        let line = line(seed, wish.bucket_ms, number, &round);
+        eprint!("{line}");
+        if let Some(file) = &mut lines {
+            file.write_all(line.as_bytes())?;
+        }
+        if round.checked.wrong.is_empty() {
+            cluster = Some(rig);
+        } else {
+            eprintln!("logs of seed {seed} are in {}", rig.folder.path().display());
+            rig.folder.disable_cleanup(true);
+        }
+        all.push(round);
+    }
+    Ok(())
+}
+
+/// A round as a line of JSON.
+fn line(seed: u64, bucket_ms: u64, number: u32, round: &Round) -> String {
+    let Round { kind, took, wal_objects, checked } = round;
+    let line = json!({
+        "kind": kind.name(),
+        "seed": seed,
+        "bucket_ms": bucket_ms,
+        "round_of_cluster": number,
+        "took_s": took.map(|took| rounded(took.as_secs_f64())),
+        "wal_objects": wal_objects,
+        "records": checked.records,
+        "incidents": checked.incidents,
+        "captures": checked.captures,
+        "audit_entries": checked.audit_entries,
+        "deaths": checked.deaths,
+        "actions": checked.actions,
+        "lost": checked.lost,
+        "doubled": checked.doubled,
+        "wrong": checked.wrong,
+    });
+    format!("{line}\n")
+}
+
 /// The figures of the rounds of one kind.
 fn summary(rounds: &[&Round]) -> Value {
-    let mut times: Vec<f64> = rounds.iter().map(|round| round.took.as_secs_f64()).collect();
+    let took = rounds.iter().filter_map(|round| round.took);
+    let mut times: Vec<f64> = took.map(|took| took.as_secs_f64()).collect();
     times.sort_by(f64::total_cmp);
     let share = |share: f64| {
         let last = times.len().saturating_sub(1);
         let at = (last as f64 * share).round() as usize;
-        times.get(at).map(|seconds| (seconds * 100.0).round() / 100.0)
+        times.get(at).copied().map(rounded)
     };
     let failed = rounds.iter().filter(|round| !round.checked.wrong.is_empty());
-    let last = rounds.last().map(|round| &round.checked);
+    let most = |count: fn(&Checked) -> usize| rounds.iter().map(|of| count(&of.checked)).max();
     json!({
         "rounds": rounds.len(),
         "failed": failed.count(),
-        "records": last.map(|checked| checked.records.whole),
-        "lost": rounds.iter().map(|round| round.checked.records.lost).max(),
-        "doubled": rounds.iter().map(|round| round.checked.records.doubled).max(),
-        "actions": last.map(|checked| checked.actions),
+        "records": rounds.iter().map(|of| of.checked.records).max(),
+        "incidents": most(|checked| checked.incidents),
+        "captures": most(|checked| checked.captures),
+        "audit_entries": most(|checked| checked.audit_entries),
+        "deaths": most(|checked| checked.deaths),
+        "actions": most(|checked| checked.actions),
+        "lost": rounds.iter().map(|of| of.checked.lost).sum::<u64>(),
+        "doubled": rounds.iter().map(|of| of.checked.doubled).sum::<u64>(),
         "took_p50_s": share(0.5),
         "took_p99_s": share(0.99),
         "took_max_s": share(1.0),
@@ -181,8 +261,12 @@ fn summary(rounds: &[&Round]) -> Value {
     })
 }
 
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 100.0).round() / 100.0
+}
+
 impl Rig {
-    async fn start(binary: &Binary, wish: &Rounds, seed: u64) -> anyhow::Result<Self> {
+    async fn start(binary: &Binary, wish: &Rounds, rng: Rng) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let bucket = Bucket {
             server: Server::start().await,
@@ -203,23 +287,24 @@ impl Rig {
         ]
         .map(String::from);
         let (mut members, mut relays, mut targets) = (Vec::new(), Relays::new(), Vec::new());
-        for (number, key) in KEYS.into_iter().enumerate() {
-            let (address, relayed) = (address(number), address(number + KEYS.len()));
+        for key in KEYS {
+            let address = free_address()?;
             let settings = (arguments.to_vec(), bucket.server.settings(key));
             let mut member =
                 Member::new(&binary.path, key, address.clone(), settings, folder.path());
             member.start()?;
-            relays.add(&relayed, address).await?;
-            let url = format!("http://{relayed}");
+            let url = format!("http://{}", relays.add(address).await?);
             targets.push(Target { url, trust: None, has_others: true });
             members.push(member);
         }
         let coordinators: Vec<String> = members.iter().map(Member::url).collect();
-        let starting = || Leaking::start(&binary.path, &coordinators.join(","), folder.path());
+        let (path, folders) = (&binary.path, (folder.path(), wish.tapes.as_path()));
+        let starting = || Leaking::start(path, &coordinators.join(","), folders);
         let leaking = (!wish.simulated).then(starting).transpose()?;
         let mut rig = Self {
             folder,
-            rng: Rng::with_seed(seed),
+            rng,
+            rounds: 0,
             bucket,
             relays,
             members,
@@ -243,7 +328,7 @@ impl Rig {
         let (owner, api) = self.one_owner().await?;
         let key = self.members.get(owner).context("no such coordinator")?.key;
         let fault = Faulty::new(kind, key, &mut self.rng);
-        eprintln!("round {number}, {key} owns: {}", fault.sentence());
+        eprintln!("{key} owns: {}", fault.sentence());
         let job = format!("leaking-{number}");
         if let Some(leaking) = &mut self.leaking {
             leaking.start_job(&job)?;
@@ -257,6 +342,8 @@ impl Rig {
 
         self.load.steps();
         self.load.acks.clear();
+        let is_of_rows = |key: &&String| key.contains("/wal/");
+        let wal_objects = self.bucket.server.keys().iter().filter(is_of_rows).count();
         let began = Instant::now();
         fault.begin(&mut self.members[owner], &self.bucket, &self.relays)?;
         let by_another = match kind.is_of_owner() {
@@ -272,11 +359,11 @@ impl Rig {
         let next = next.context("nothing is acknowledged after the fault")?;
         let mut wrong = Vec::new();
         let took = match by_another {
-            None => next.at - ended,
-            Some(Some(took)) => took,
+            None => Some(next.at - ended),
+            Some(Some(took)) => Some(took),
             Some(None) => {
                 wrong.push("no other coordinator has taken over".to_string());
-                ACK_TIME_MAX
+                None
             }
         };
         let is_away = |at: Instant| at > began + UNDER_WAY && at < ended;
@@ -287,9 +374,7 @@ impl Rig {
         let mut checked = self.check(number).await?;
         wrong.append(&mut checked.wrong);
         checked.wrong = wrong;
-        let (seconds, wrong) = (took.as_secs_f64(), &checked.wrong);
-        eprintln!("round {number}: {seconds:.2} s, {} records, {wrong:?}", checked.records.whole);
-        Ok(Round { kind, took, checked })
+        Ok(Round { kind, took, wal_objects, checked })
     }
 
     /// Compares everything, again while it may still be under way.
@@ -346,8 +431,12 @@ fn asked(folder: &std::path::Path) -> PathBuf {
     folder.join("asked")
 }
 
-/// Addresses on loopback that no other run has.
-fn address(number: usize) -> String {
+/// An address that stays free while nobody listens on it: on an address of this process's own, where
+/// the system has all of 127.0.0.0/8, so that no connection of another process takes its port.
+fn free_address() -> std::io::Result<String> {
     let run = std::process::id();
-    format!("127.{}.{}.{}:7771", 1 + (run >> 8 & 127), run & 255, 1 + number)
+    let own = Ipv4Addr::new(127, 1 + (run >> 8 & 127) as u8, run as u8, 1);
+    let listener =
+        TcpListener::bind((own, 0)).or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+    Ok(listener.local_addr()?.to_string())
 }

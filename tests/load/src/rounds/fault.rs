@@ -41,6 +41,11 @@ pub(super) struct Faulty {
 }
 
 impl Kind {
+    /// As it is named in options and figures.
+    pub(super) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
     /// Does another coordinator take over?
     pub(super) fn is_of_owner(self) -> bool {
         match self {

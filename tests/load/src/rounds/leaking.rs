@@ -33,10 +33,13 @@ pub(super) struct Leaking {
 }
 
 impl Leaking {
-    /// Starts an agent that knows all coordinators.
-    pub(super) fn start(memtape: &Path, coordinators: &str, folder: &Path) -> anyhow::Result<Self> {
-        // Where tapes lie by default.
-        let tapes = tempfile::tempdir_in("/dev/shm")?;
+    /// Starts an agent that knows all coordinators, with its files and its tapes in these folders.
+    pub(super) fn start(
+        memtape: &Path,
+        coordinators: &str,
+        (folder, tapes): (&Path, &Path),
+    ) -> anyhow::Result<Self> {
+        let tapes = tempfile::tempdir_in(tapes)?;
         let mut agent = Command::new(memtape);
         agent.args(["agent", "--node", "real", "--report-interval", "250ms"]);
         agent.args(["--coordinator", coordinators, "--dead-tape-bytes-max", DEAD_TAPE_BYTES_MAX]);

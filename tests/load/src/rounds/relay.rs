@@ -4,6 +4,7 @@
 //! network drops packets.
 
 use std::io;
+use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,9 +26,10 @@ impl Relays {
         Self { is_cut: watch::Sender::new(false), relays: JoinSet::new() }
     }
 
-    /// Relays from one address to another.
-    pub(super) async fn add(&mut self, from: &str, to: String) -> io::Result<()> {
-        let (listener, is_cut) = (TcpListener::bind(from).await?, self.is_cut.subscribe());
+    /// Relays to an address, from the one that is returned.
+    pub(super) async fn add(&mut self, to: String) -> io::Result<SocketAddr> {
+        let (listener, is_cut) = (TcpListener::bind("127.0.0.1:0").await?, self.is_cut.subscribe());
+        let from = listener.local_addr()?;
         self.relays.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((agent, _)) = listener.accept().await {
@@ -36,7 +38,7 @@ impl Relays {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Ok(())
+        Ok(from)
     }
 
     /// Cuts all connections, or mends them.
