@@ -603,7 +603,7 @@ fn error(why: ShardError) -> io::Error {
         ShardError::Taken => ErrorKind::ResourceBusy,
         ShardError::Away => ErrorKind::TimedOut,
         ShardError::Closed => ErrorKind::BrokenPipe,
-        ShardError::Damaged => ErrorKind::InvalidData,
+        ShardError::Damaged | ShardError::Clock => ErrorKind::InvalidData,
     };
     io::Error::new(kind, why.to_string())
 }

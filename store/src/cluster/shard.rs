@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::bucket::Bucket;
 use crate::cluster::breaker::Breaker;
 use crate::cluster::cache::TableCache;
-use crate::cluster::ticks::Ticks;
+use crate::cluster::ticks::{self, Ticks};
 
 /// Time after which rows are put into the bucket that no sync asked for.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
@@ -104,6 +104,12 @@ pub enum ShardError {
     /// Data in the bucket makes no sense.
     #[error("data of the shard is damaged, or of another version")]
     Damaged,
+    /// Something in the shard is newer than the clock that was set by what was read before.
+    #[error(
+        "the shard has rows of a later time than this coordinator could begin with: set the clocks \
+         of all coordinators"
+    )]
+    Clock,
 }
 
 /// Which rows a read sees.
@@ -141,7 +147,7 @@ impl Shard {
     /// other. Without it, the shard is taken in any case.
     ///
     /// # Errors
-    /// `Taken`, `Damaged`, and `Away` after `patience`: nothing of this attempt goes on then.
+    /// `Taken`, `Damaged`, `Clock`, and `Away` after `patience`: nothing of this attempt goes on then.
     pub async fn take(
         bucket: &Bucket,
         shard: ShardId,
@@ -152,7 +158,10 @@ impl Shard {
         let opening = async {
             match Self::open(bucket, shard, seen, &breaker).await {
                 // Of two that make a shard at once, one finds the other's first file in its place.
-                Err(ShardError::Damaged) => Self::open(bucket, shard, seen, &breaker).await,
+                // An earlier owner whose clock is ahead writes no more since the first try.
+                Err(ShardError::Damaged | ShardError::Clock) => {
+                    Self::open(bucket, shard, seen, &breaker).await
+                }
                 opened => opened,
             }
         };
@@ -169,8 +178,12 @@ impl Shard {
         seen: Option<Epoch>,
         breaker: &Breaker,
     ) -> Result<Self, ShardError> {
-        let ticks = Arc::new(Ticks::new());
-        let mut builder = Db::builder(shard.path(bucket), Arc::new(breaker.clone()))
+        let (ticks, objects) = (Arc::new(Ticks::new()), Arc::new(breaker.clone()));
+        let newest = ticks::newest_ms(shard.path(bucket), objects.clone(), bucket.seed).await;
+        if let Some(newest_ms) = newest.map_err(|error| of(&error))? {
+            ticks.follow(newest_ms);
+        }
+        let mut builder = Db::builder(shard.path(bucket), objects)
             .with_settings(settings())
             .with_system_clock(ticks.clone())
             .with_db_cache(Arc::<TableCache>::default(), 0);
@@ -393,6 +406,8 @@ pub(super) fn of(error: &slatedb::Error) -> ShardError {
     match error.kind() {
         ErrorKind::Closed(reason) => ended(reason),
         ErrorKind::Unavailable => ShardError::Away,
+        // The one kind of invalid request that does not depend on this file.
+        ErrorKind::Invalid => ShardError::Clock,
         // The kinds that are left would be mistakes of this file.
         _ => ShardError::Damaged,
     }

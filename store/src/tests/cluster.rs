@@ -156,6 +156,32 @@ async fn an_owner_whose_wall_clock_is_behind_writes() {
 }
 
 #[tokio::test]
+async fn an_owner_whose_wall_clock_is_behind_writes_tables_while_it_opens() {
+    let server = Server::start().await;
+    let at_hour = |hour: i64| clock::set(Now { mono_ns: 0, wall_ns: hour * 3_600_000_000_000 });
+    let fill = async |owner: &Shard, parts: std::ops::Range<u8>| {
+        for part in parts {
+            let row = Change { key: vec![part], value: Some(vec![part; 1 << 20]) };
+            owner.write([row]).await.unwrap();
+            owner.settle().await.unwrap();
+        }
+    };
+    at_hour(3);
+    let ahead = take(&server, "a", None).await.unwrap();
+    fill(&ahead, 1..7).await;
+    while !server.keys().iter().any(|key| key.contains("/compacted/")) {
+        tokio::time::sleep(SHORT / 10).await;
+    }
+    // What it writes now gets into no table of its own, and is more than one table has.
+    server.add_rule(Rule { path: "/compacted/", ..Rule::of("a", Fault::Silent) });
+    fill(&ahead, 7..19).await;
+    at_hour(1);
+    let behind = take(&server, "b", None).await.unwrap();
+    assert_eq!(keys(&behind).await.len(), 18);
+    put(&behind, "t").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_shard_is_not_taken_from_an_unknown_owner() {
     let server = Server::start().await;
     let owner = take(&server, "a", Some(Epoch(0))).await.unwrap();
