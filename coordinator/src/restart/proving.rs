@@ -24,6 +24,9 @@ pub(crate) enum Prover {
     None,
     /// Proves that the store is owned.
     Store(Store),
+    /// The same without the store's thread, for simulations.
+    #[cfg(all(feature = "cluster", feature = "simulation"))]
+    Shard(crate::testing::SimulatedProof),
     #[cfg(test)]
     Always,
 }
@@ -51,26 +54,33 @@ impl Prover {
     ///
     /// # Errors
     /// The outcome of an action that was not asked for.
-    pub(super) async fn prove(&self) -> Result<(), Outcome> {
+    pub(crate) async fn prove(&self) -> Result<(), Outcome> {
         self.proved().await.map_err(refused)
     }
 
     async fn proved(&self) -> Result<(), NotProved> {
-        let store = match self {
-            Self::None => return Err(NotProved::Stopping),
-            Self::Store(store) => store,
-            #[cfg(test)]
-            Self::Always => return Ok(()),
-        };
         for _ in 0..ACTION_PROOFS_MAX {
-            let (reply, proof) = oneshot::channel();
-            store.prove(Box::new(move |proved| drop(reply.send(proved))));
-            let proof: Proof = proof.await.map_err(|_| NotProved::Stopping)??;
-            if proof.holds(clock::now().mono_ns) {
+            if self.proof().await?.holds(clock::now().mono_ns) {
                 return Ok(());
             }
         }
         Err(NotProved::TooSlow)
+    }
+
+    /// Proves the ownership once.
+    async fn proof(&self) -> Result<Proof, NotProved> {
+        match self {
+            Self::None => Err(NotProved::Stopping),
+            Self::Store(store) => {
+                let (reply, proof) = oneshot::channel();
+                store.prove(Box::new(move |proved| drop(reply.send(proved))));
+                Ok(proof.await.map_err(|_| NotProved::Stopping)??)
+            }
+            #[cfg(all(feature = "cluster", feature = "simulation"))]
+            Self::Shard(shard) => shard.proof().await.ok_or(NotProved::Stopping),
+            #[cfg(test)]
+            Self::Always => Ok(Proof::new(clock::now().mono_ns)),
+        }
     }
 }
 

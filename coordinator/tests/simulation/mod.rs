@@ -14,4 +14,4 @@ pub use fuzzed_tokens::FuzzedTokens;
 pub use seen::{Action, Capture, Held, Incident, RankSeen, Step};
 pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};
 #[cfg(feature = "cluster")]
-pub use simulated_member::{SimulatedMember, SimulatedOwnership};
+pub use simulated_member::{SimulatedMember, SimulatedOwnership, SimulatedProof};

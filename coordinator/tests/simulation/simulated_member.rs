@@ -2,11 +2,15 @@
 //! its hint and gives it up is the product's own code. What it stores is the simulation's matter.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
+use memtape_core::placement::Proof;
+use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
 use memtape_store::cluster::shard::Shard;
 
 use crate::cluster::{Member, Ownership};
+use crate::restart::proving::Prover;
 
 /// A coordinator that may come to own the shard.
 #[derive(Debug)]
@@ -48,5 +52,33 @@ impl SimulatedOwnership {
     /// The bucket did not answer in time, or another coordinator took the shard.
     pub async fn close(self) -> anyhow::Result<()> {
         self.0.close().await
+    }
+}
+
+/// Proofs of the ownership of a shard: what `Store::prove` does, without its thread.
+#[derive(Clone, Debug)]
+pub struct SimulatedProof {
+    shard: Arc<Shard>,
+    /// When the last one was begun, by the wall clock.
+    begun_wall_ns: Arc<AtomicI64>,
+}
+
+impl SimulatedProof {
+    /// Those of this shard.
+    pub fn new(shard: Arc<Shard>) -> Self {
+        Self { shard, begun_wall_ns: Arc::default() }
+    }
+
+    /// Proves the ownership as before an action. When the proof that holds was begun, by the wall
+    /// clock; none if nothing may be done.
+    pub async fn prove(&self) -> Option<i64> {
+        let proved = Prover::Shard(self.clone()).prove().await;
+        proved.is_ok().then(|| self.begun_wall_ns.load(Relaxed))
+    }
+
+    pub(crate) async fn proof(&self) -> Option<Proof> {
+        let begun = clock::now();
+        self.begun_wall_ns.store(begun.wall_ns, Relaxed);
+        self.shard.prove().await.ok().map(|()| Proof::new(begun.mono_ns))
     }
 }

@@ -1,10 +1,11 @@
 //! Simulates many seeds, or one with all its events printed. The exit code is 1 when something did
 //! not hold.
 
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use memtape_sim::coordinators::{self, Broken, Script};
@@ -35,6 +36,12 @@ struct Options {
     /// The first of them.
     #[arg(long, default_value_t = 1)]
     first: u64,
+    /// Begin no seed after this time, in seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Seeds at once; as many as there are cores unless it is given.
+    #[arg(long)]
+    threads: Option<usize>,
     /// This one alone, with all its events.
     #[arg(long)]
     seed: Option<u64>,
@@ -57,26 +64,27 @@ fn main() -> ExitCode {
         eprintln!("{plan:#?}");
     }
     let (seeds, first, is_traced) = seed.map_or((seeds, first, false), |seed| (1, seed, true));
-    let (failures, counts, door) = if is_coordinators {
+    let wanted = Wanted { first, seeds, ..Wanted::of(&options) };
+    let (done, failures, counts, door) = if is_coordinators {
         let simulated = |seed| {
             let outcome = coordinators::simulate(seed, broken, is_traced);
             (outcome.broken, outcome.counts)
         };
-        let (failing, counts) = many(first, seeds, simulated, coordinators::Counts::add);
-        (failing, figures_of_coordinators(&counts), " --coordinators".to_string())
+        let (done, failing, counts) = many(wanted, simulated, coordinators::Counts::add);
+        (done, failing, figures_of_coordinators(&counts), " --coordinators".to_string())
     } else {
         let simulated = |seed| {
             let outcome = simulated(stage, seed, is_traced);
             (outcome.broken, outcome.counts)
         };
-        let (failing, counts) = many(first, seeds, simulated, Counts::add);
+        let (done, failing, counts) = many(wanted, simulated, Counts::add);
         let door = stage.map_or(String::new(), |stage| format!(" --stage {}", stage.as_str()));
-        (failing, figures(&counts), door)
+        (done, failing, figures(&counts), door)
     };
     if let Some(seed) = failures.first().filter(|_| !is_traced) {
         eprintln!("repeat one with: cargo xtask sim{door} --seed {seed}");
     }
-    report(seeds, failures.len() as u64, counts, options.json);
+    report(done, failures.len() as u64, counts, options.json);
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -87,45 +95,67 @@ fn simulated(stage: Option<Stage>, seed: u64, is_traced: bool) -> Outcome {
     }
 }
 
-/// Simulates seeds, as many at once as there are cores: the failing ones, and the sum of counts.
-fn many<C: Default + Send>(
+/// Seeds that are wanted.
+#[derive(Clone, Copy)]
+struct Wanted {
     first: u64,
     seeds: u64,
+    /// None is begun later.
+    until: Option<Instant>,
+    /// How many at once.
+    threads: usize,
+}
+
+impl Wanted {
+    fn of(options: &Options) -> Self {
+        let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = options.threads.unwrap_or_else(cores);
+        Self { first: options.first, seeds: options.seeds, until, threads }
+    }
+}
+
+/// Simulates seeds: how many, the failing ones, and the sum of counts.
+fn many<C: Default + Send>(
+    Wanted { first, seeds, until, threads }: Wanted,
     simulated: impl Fn(u64) -> (Vec<String>, C) + Sync,
     add: impl Fn(&mut C, &C) + Sync,
-) -> (Vec<u64>, C) {
+) -> (u64, Vec<u64>, C) {
     let begun = Instant::now();
     let next = AtomicU64::new(first);
-    let all = Mutex::new((Vec::new(), C::default()));
+    let all = Mutex::new((0, Vec::new(), C::default()));
     if seeds > 1 {
         // A panic is an outcome here; its seed is printed with it.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first.saturating_add(seeds) {
+                    let is_late = until.is_some_and(|until| Instant::now() >= until);
+                    if is_late || seed >= first.saturating_add(seeds) {
                         return;
                     }
                     let (broken, counts) = simulated(seed);
                     let Ok(mut all) = all.lock() else { return };
-                    add(&mut all.1, &counts);
+                    let (done, failing, sum) = &mut *all;
+                    *done += 1;
+                    add(sum, &counts);
                     if !broken.is_empty() {
-                        if all.0.len() < SHOWN_MAX {
+                        if failing.len() < SHOWN_MAX {
                             eprintln!("seed {seed}: {}", broken.join("\n    "));
                         }
-                        all.0.push(seed);
+                        failing.push(seed);
                     }
                 }
             });
         }
     });
+    let all = all.into_inner().unwrap_or_default();
     let seconds = begun.elapsed().as_secs_f64();
-    eprintln!("{seconds:.1} s, {:.1} seeds/s", seeds as f64 / seconds);
-    all.into_inner().unwrap_or_default()
+    eprintln!("{seconds:.1} s, {:.1} seeds/s", all.0 as f64 / seconds);
+    all
 }
 
 /// Breaks each rule of the coordinators, and simulates until it is found.

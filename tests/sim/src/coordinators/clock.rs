@@ -2,17 +2,24 @@
 //! far the process may run before something reaches it from outside.
 //!
 //! The clock is the paused one of the process's runtime, which goes on when nothing is left to do.
+//! That of the product, which is one of the thread, is set by it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use memtape_disk::clock::{self, Now};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+
+/// The time of day at which a simulation begins, after 1970.
+const BEGUN_NS: i64 = 1_700_000_000_000_000_000;
 
 /// The clock. It is read inside the runtime of the process only.
 #[derive(Debug)]
 pub(crate) struct Clock {
     rate: f64,
+    /// How far the wall clock is ahead.
+    ahead_ns: i64,
     begun: Instant,
     times: Mutex<Times>,
     shortened: Notify,
@@ -29,10 +36,10 @@ struct Times {
 
 impl Clock {
     /// A clock that goes `rate` times as fast as the bucket's, whose time is `bucket_ns` now.
-    pub(crate) fn new(rate: f64, bucket_ns: u64) -> Self {
+    pub(crate) fn new(rate: f64, ahead_ns: i64, bucket_ns: u64) -> Self {
         let begun = Instant::now();
         let times = Times { bucket_ns, own: begun, limit_ns: bucket_ns };
-        Self { rate, begun, times: Mutex::new(times), shortened: Notify::new() }
+        Self { rate, ahead_ns, begun, times: Mutex::new(times), shortened: Notify::new() }
     }
 
     /// The bucket's time.
@@ -41,9 +48,15 @@ impl Clock {
         bucket_ns + scaled(nanoseconds(own.elapsed()), 1.0 / self.rate)
     }
 
-    /// Time on this clock since the process began.
-    pub(crate) fn own(&self) -> Duration {
-        self.begun.elapsed()
+    /// Sets the product's clock to this one's time.
+    pub(crate) fn set_of_product(&self) {
+        let wall_ns = BEGUN_NS.saturating_add_unsigned(self.now_ns()).saturating_add(self.ahead_ns);
+        clock::set(Now { mono_ns: nanoseconds(self.begun.elapsed()), wall_ns });
+    }
+
+    /// The bucket's time at this time of the wall clock.
+    pub(crate) fn at_wall(&self, wall_ns: i64) -> u64 {
+        wall_ns.saturating_sub(self.ahead_ns).saturating_sub(BEGUN_NS).try_into().unwrap_or(0)
     }
 
     /// Says that the bucket's time will be this when so much has passed on this clock.
@@ -91,7 +104,7 @@ impl Clock {
     }
 }
 
-pub(crate) fn nanoseconds(time: Duration) -> u64 {
+fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -2,17 +2,15 @@
 //! paused clock is the machine's. A killed process is a runtime that is dropped, a stopped one is a
 //! runtime that is not run.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtape_disk::clock::{self, Now};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::coordinators::clock::{Clock, nanoseconds};
+use crate::coordinators::clock::Clock;
 use crate::coordinators::work::{Phase, Process};
-
-/// The time of day at which a simulation begins, after 1970.
-const BEGUN_NS: i64 = 1_700_000_000_000_000_000;
 
 /// A machine.
 #[derive(Debug)]
@@ -84,10 +82,10 @@ impl Machine {
         let runtime = runtime.expect("a runtime without input and output is only memory");
         let process = {
             let _inside = runtime.enter();
-            Arc::new(process(Clock::new(self.rate, at_ns)))
+            Arc::new(process(Clock::new(self.rate, self.ahead_ns, at_ns)))
         };
         self.starts += 1;
-        let task = runtime.spawn(live(process.clone()));
+        let task = runtime.spawn(on_its_clock(process.clone(), live(process.clone())));
         self.state = State::Runs(Running { process, runtime, at_ns });
         task
     }
@@ -98,7 +96,7 @@ impl Machine {
         let process = running.process.clone();
         process.clock.set_limit(until_ns);
         running.at_ns = running.runtime.block_on(async {
-            set_own_clock(&process.clock, self.ahead_ns);
+            process.clock.set_of_product();
             process.clock.reach_limit().await;
             process.clock.now_ns()
         });
@@ -144,8 +142,12 @@ impl Machine {
     }
 }
 
-/// Sets the product's clock, which is that of the thread.
-fn set_own_clock(clock: &Clock, ahead_ns: i64) {
-    let wall_ns = BEGUN_NS.saturating_add_unsigned(clock.now_ns()).saturating_add(ahead_ns);
-    clock::set(Now { mono_ns: nanoseconds(clock.own()), wall_ns });
+/// Does this, with the product's clock at the time of the process whenever it goes on.
+async fn on_its_clock<T>(process: Arc<Process>, does: impl Future<Output = T>) -> T {
+    let mut does = pin!(does);
+    poll_fn(|context| {
+        process.clock.set_of_product();
+        does.as_mut().poll(context)
+    })
+    .await
 }

@@ -7,7 +7,8 @@
 //! `work.rs` (what a coordinator does), `history.rs` (what must hold). The store above a shard and
 //! HTTP are not in it: tests with the tests' own bucket have those. A seed repeats its script and
 //! all random numbers that are asked for; still, two plays of one seed can differ (1 of 20 seeds
-//! did). SlateDB's hash maps, whose order differs each time, are the likely cause.
+//! did). The likely causes are in SlateDB: tokio's `select!`, which begins with any of its branches
+//! and can be given a seed by unstable builds only, and hash maps, whose order differs each time.
 
 mod bucket;
 mod client;

@@ -63,17 +63,13 @@ impl Script {
     /// What this seed means.
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        // Large rows fill tables. SlateDB refuses a table that a clock behind that of the last
-        // table has named, and the product does not set the clock before the first of them yet.
+        // Large rows fill tables.
         let is_large = rng.u8(0..16) == 0;
-        let machines = rng.usize(2..=3);
-        let mut rates = vec![1.0; machines];
-        let mut ahead_ns = vec![0; machines];
-        if !is_large {
-            let hour_ns = 3_600 * SECOND_NS.cast_signed();
-            rates.fill_with(|| 2f64.powf(rng.f64() * 2.0 - 1.0));
-            ahead_ns.fill_with(|| if rng.bool() { rng.i64(-hour_ns..hour_ns) } else { 0 });
-        }
+        let mut rates = vec![1.0; rng.usize(2..=3)];
+        let mut ahead_ns = vec![0; rates.len()];
+        let hour_ns = 3_600 * SECOND_NS.cast_signed();
+        rates.fill_with(|| 2f64.powf(rng.f64() * 2.0 - 1.0));
+        ahead_ns.fill_with(|| if rng.bool() { rng.i64(-hour_ns..hour_ns) } else { 0 });
         let calm_ns = rng.u64(20..90) * SECOND_NS;
         let weather = Weather::draw(&mut rng);
         let turns = (0..rng.usize(1..10))

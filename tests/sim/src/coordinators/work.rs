@@ -1,7 +1,7 @@
 //! What a coordinator's process does: it waits for the shard, takes it, writes batches,
 //! acknowledges those that are durable, and acts after a proof that it still owns the shard.
 //!
-//! Waiting, taking, renewing and giving up are the product's own code, and so is the shard.
+//! Waiting, taking, renewing, proving and giving up are the product's own code, and so is the shard.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use memtape_coordinator::testing::SimulatedMember;
+use memtape_coordinator::testing::{SimulatedMember, SimulatedProof};
 use memtape_disk::tree::Change;
 use memtape_store::bucket::Bucket;
 use memtape_store::cluster::shard::{Position, Shard, ShardError, ShardId};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::coordinators::bucket::SimulatedBucket;
 use crate::coordinators::client::Client;
@@ -27,15 +27,9 @@ use crate::coordinators::{Broken, trace};
 /// Time after which the store's disk gives a sync up.
 const SYNC_TIME: Duration = Duration::from_secs(10);
 
-/// Age from which on an action does not rest on a proof any more.
-const PROOF_LASTS: Duration = Duration::from_secs(2);
-
 /// Mean times between two syncs, and two actions.
 const SYNC_EVERY: Duration = Duration::from_millis(300);
 const ACT_EVERY: Duration = Duration::from_millis(1_500);
-
-/// Key of the row that proves the ownership.
-const PROOF: &[u8] = b"p";
 
 /// Time for the last owner, and between its two readings.
 const LAST_TAKE_TIME: Duration = Duration::from_secs(100);
@@ -202,7 +196,7 @@ async fn own_once(
 }
 
 /// Writes, acknowledges and acts, until the ownership ends.
-async fn work(process: &Process, shard: &Shard, script: &Script, taken_ns: u64) {
+async fn work(process: &Process, shard: &Arc<Shard>, script: &Script, taken_ns: u64) {
     let rows = Rows::read(shard).await.ok();
     process.history.took(shard.epoch(), taken_ns, rows);
     let waiting = Mutex::default();
@@ -262,22 +256,22 @@ async fn acknowledge(process: &Process, shard: &Shard, waiting: &Waiting) {
     }
 }
 
-async fn act(process: &Process, shard: &Shard) {
+async fn act(process: &Process, shard: &Arc<Shard>) {
+    let proof = SimulatedProof::new(shard.clone());
     loop {
         process.pause(ACT_EVERY).await;
-        let (begun, proof_ns) = (Instant::now(), process.clock.now_ns());
-        let is_proved = process.broken == Some(Broken::ActWithoutProof)
-            || matches!(timeout(SYNC_TIME, prove(shard)).await, Ok(true));
-        if is_proved && begun.elapsed() <= PROOF_LASTS {
+        let proof_ns = match process.broken {
+            Some(Broken::ActWithoutProof) => Some(process.clock.now_ns()),
+            _ => timeout(SYNC_TIME, proof.prove())
+                .await
+                .ok()
+                .flatten()
+                .map(|ns| process.clock.at_wall(ns)),
+        };
+        if let Some(proof_ns) = proof_ns {
             process.history.acted(shard.epoch(), proof_ns, process.clock.now_ns());
         }
     }
-}
-
-/// Proves that this owner had the shard at some time after the call: a row gets past the fence.
-async fn prove(shard: &Shard) -> bool {
-    let row = Change { key: PROOF.to_vec(), value: Some(shard.epoch().0.to_be_bytes().to_vec()) };
-    shard.write([row]).await.is_ok() && shard.settle().await.is_ok()
 }
 
 /// Takes the shard after all others; reads it at once, and again after a while.

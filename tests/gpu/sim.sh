@@ -1,0 +1,33 @@
+#!/bin/sh
+# Simulates coordinators on one bucket in a process for each core: sim.sh MEMTAPE_SIM FROM TO [SECONDS]
+#
+# The seeds FROM to TO are divided among the processes. No seed begins after SECONDS (560), so what
+# was done until then is told. Then each broken rule is simulated until a seed finds it. The last
+# line has the sums; the exit status is 1 when a seed failed or a broken rule was not found.
+set -u
+sim=$1 from=$2 to=$3 seconds=${4:-560}
+cores=$(nproc)
+each=$(((to - from + cores) / cores))
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+for core in $(seq 0 $((cores - 1))); do
+    first=$((from + core * each))
+    count=$((to + 1 - first < each ? to + 1 - first : each))
+    [ "$count" -gt 0 ] || continue
+    "$sim" --coordinators --threads 1 --first "$first" --seeds "$count" --seconds "$seconds" --json \
+        >"$folder/$core.json" 2>"$folder/$core.log" &
+done
+wait
+grep -h '^seed ' -A3 "$folder"/*.log
+"$sim" --coordinators --mutations --seeds 1000 || missed=1
+python3 - "$folder"/*.json <<'EOF' && exit "${missed:-0}"
+import collections, json, sys
+sums, longest = collections.Counter(), 0
+for file in sys.argv[1:]:
+    figures = json.load(open(file))["figures"]
+    longest = max(longest, figures.pop("live_ms_max"))
+    sums.update(figures)
+print(json.dumps({**sums, "live_ms_max": longest, "processes": len(sys.argv) - 1}))
+sys.exit(sums["failures"] > 0)
+EOF
+exit 1
