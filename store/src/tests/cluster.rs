@@ -174,11 +174,14 @@ async fn an_owner_whose_wall_clock_is_behind_writes_tables_while_it_opens() {
     }
     // What it writes now gets into no table of its own, and is more than one table has.
     server.add_rule(Rule { path: "/compacted/", ..Rule::of("a", Fault::Silent) });
-    fill(&ahead, 7..19).await;
+    fill(&ahead, 7..31).await;
     at_hour(1);
+    // The first table is written before all rows are read.
+    let slow = Fault::Slow(SHORT / 5);
+    server.add_rule(Rule { path: "/wal/", percent: 30, ..Rule::of("b", slow) });
     let behind = take(&server, "b", None).await.unwrap();
-    assert_eq!(keys(&behind).await.len(), 18);
-    put(&behind, "t").await.unwrap();
+    assert_eq!(keys(&behind).await.len(), 30);
+    put(&behind, "and it writes").await.unwrap();
 }
 
 #[tokio::test]
