@@ -26,7 +26,7 @@ pub const HINT_EVERY_NS: u64 = 1_000_000_000;
 pub const HINT_LASTS_NS: u64 = 5 * HINT_EVERY_NS;
 
 /// Requests in a row that taking a shard takes, about, with the replay of a quiet shard.
-pub const OPENING_REQUESTS: u32 = 27;
+pub const OPENING_REQUESTS: u32 = 29;
 
 /// Longest URL of a coordinator, in bytes.
 const ADDRESS_BYTES_MAX: usize = 256;

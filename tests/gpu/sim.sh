@@ -1,8 +1,8 @@
 #!/bin/sh
 # Simulates coordinators on one bucket in a process for each core: sim.sh MEMTAPE_SIM FROM TO [SECONDS]
 #
-# The seeds FROM to TO are divided among the processes. No seed begins after SECONDS (560), so what
-# was done until then is told. Then each broken rule is simulated until a seed finds it. The last
+# The seeds FROM to TO are divided among the processes. No seed begins after SECONDS (560); what was
+# done until then is reported. Then each broken rule is simulated until a seed finds it. The last
 # line has the sums; the exit status is 1 when a seed failed or a broken rule was not found.
 set -u
 sim=$1 from=$2 to=$3 seconds=${4:-560}

@@ -147,7 +147,8 @@ impl Shard {
     /// other. Without it, the shard is taken in any case.
     ///
     /// # Errors
-    /// `Taken`, `Damaged`, `Clock`, and `Away` after `patience`: nothing of this attempt goes on then.
+    /// `Taken`, `Damaged`, `Clock`, and `Away` after `patience`: nothing of this attempt goes on
+    /// then.
     pub async fn take(
         bucket: &Bucket,
         shard: ShardId,

@@ -4,8 +4,8 @@
 //! It is the wall clock of the opening, and from there on the monotonic clock. Wall clocks of
 //! machines differ: an owner whose clock is behind what earlier owners wrote goes on from there, at
 //! half the speed until its own clock is ahead. So a coordinator whose clock was hours ahead leaves
-//! the clock of the shard ahead, and not for ever: of each hour that an owner has the shard, half of
-//! one is made up for. SlateDB cannot be told to go back at once.
+//! the clock of the shard ahead, and not for ever: an owner makes up for half an hour in each hour.
+//! SlateDB offers no way back at once.
 //!
 //! What earlier owners wrote is in two places: the newest tables are read before the database is
 //! opened, which writes tables itself; the newest row can be read only when it is open.

@@ -299,7 +299,7 @@ fn a_doctor_sees_the_cluster_its_owner_and_the_time_of_a_request() {
     assert_eq!(found.cluster.unwrap().shards, 1);
     assert!(found.round_trip >= delay, "{:?}", found.round_trip);
     rig.server.clear_faults();
-    // The time of a takeover is that of 27 requests in a row; others are sent beside them.
+    // The time of a takeover is that of these requests in a row; others are sent beside them.
     let bucket = rig.bucket("doctor");
     let take = || rig.runtime.block_on(Shard::take(&bucket, SHARD, None, PATIENCE)).unwrap();
     drop(take());

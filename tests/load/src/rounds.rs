@@ -6,7 +6,7 @@
 //! (`fault.rs`). When a coordinator acknowledges again the fault ends, coordinators that have ended
 //! are started again, and everything that was acknowledged or shown is compared (`check.rs`). All
 //! that is random comes from one seed. Times of the machine are not: a seed repeats the faults.
-//! A takeover takes longer the longer the history of its cluster is, so a fresh cluster begins after
+//! A takeover takes longer the longer the history of its cluster is: a fresh cluster begins after
 //! some rounds, and after one that failed. Any number of such processes may run at the same time.
 
 mod check;
@@ -93,7 +93,7 @@ pub(crate) struct Rounds {
     /// Time that the bucket takes for each request, in milliseconds.
     #[arg(long, default_value_t = 20)]
     bucket_ms: u64,
-    /// Ends after this time, whatever is under way; the rounds that ended are told.
+    /// Ends after this time, whatever is under way; the rounds that ended are reported.
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<Duration>,
     /// File that a line of JSON is added to for each round.
@@ -431,8 +431,8 @@ fn asked(folder: &std::path::Path) -> PathBuf {
     folder.join("asked")
 }
 
-/// An address that stays free while nobody listens on it: on an address of this process's own, where
-/// the system has all of 127.0.0.0/8, so that no connection of another process takes its port.
+/// A port that stays free while no process listens on it: where the system has all of 127.0.0.0/8,
+/// on an address of this process's own, so that no connection of another one takes the port.
 fn free_address() -> std::io::Result<String> {
     let run = std::process::id();
     let own = Ipv4Addr::new(127, 1 + (run >> 8 & 127) as u8, run as u8, 1);

@@ -1,7 +1,7 @@
 //! What a coordinator's process does: it waits for the shard, takes it, writes batches,
 //! acknowledges those that are durable, and acts after a proof that it still owns the shard.
 //!
-//! Waiting, taking, renewing, proving and giving up are the product's own code, and so is the shard.
+//! Waiting, taking, renewing, proving and giving up are the product's own code, as is the shard.
 
 use std::collections::VecDeque;
 use std::fmt;
