@@ -24,7 +24,7 @@ use memtape_disk::tree::{Change, Tree};
 use tokio::runtime::Handle;
 
 use crate::cluster::reader::ShardReader;
-use crate::cluster::shard::{Level, Shard, ShardError, UNFLUSHED_BYTES_MAX};
+use crate::cluster::shard::{Shard, ShardError, UNFLUSHED_BYTES_MAX};
 
 /// Largest chunk, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -184,7 +184,7 @@ impl Inner {
         visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> io::Result<()> {
         match &self.rows {
-            Rows::Owned(shard) => self.wait(shard.scan(begin, end, Level::Ours, visit)),
+            Rows::Owned(shard) => self.wait(shard.scan(begin, end, visit)),
             Rows::Read(reader) => self.wait(reader.scan(begin, end, visit)),
         }
     }

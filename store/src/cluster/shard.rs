@@ -17,7 +17,7 @@ use memtape_disk::tree::Change;
 use object_store::path::Path;
 use slatedb::config::{
     CompactorOptions, DurabilityLevel, FlushOptions, FlushType, GarbageCollectorDirectoryOptions,
-    GarbageCollectorOptions, ReadOptions, ScanOptions,
+    GarbageCollectorOptions, ScanOptions,
 };
 use slatedb::{CloseReason, Db, DbReadOps, DbStatus, ErrorKind, Settings, WriteBatch};
 use tokio::sync::watch;
@@ -110,15 +110,6 @@ pub enum ShardError {
          of all coordinators"
     )]
     Clock,
-}
-
-/// Which rows a read sees.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Level {
-    /// Rows that are durable: for answers to people.
-    Durable,
-    /// All rows that this owner wrote: for its own decisions.
-    Ours,
 }
 
 /// What of a shard is durable.
@@ -265,28 +256,19 @@ impl Shard {
         DurableWatch(self.db.subscribe())
     }
 
-    /// Reads a row.
+    /// Visits the rows from `begin` until before `end`, in order of keys, at one point in time: all
+    /// that this owner wrote, also what is not durable yet.
     ///
     /// # Errors
-    /// The ownership has ended, or the row is damaged. Waits without end while the bucket is away.
-    pub async fn get(&self, key: &[u8], level: Level) -> Result<Option<Bytes>, ShardError> {
-        let options = ReadOptions { durability_filter: level.into(), ..Default::default() };
-        self.db.get_with_options(key, &options).await.map_err(|error| of(&error))
-    }
-
-    /// Visits the rows from `begin` until before `end`, in order of keys, at one point in time.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
+    /// The ownership has ended, or a row is damaged. Waits without end while the bucket is away.
     pub async fn scan(
         &self,
         begin: &[u8],
         end: &[u8],
-        level: Level,
         visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), ShardError> {
         let options = ScanOptions {
-            durability_filter: level.into(),
+            durability_filter: DurabilityLevel::Memory,
             read_ahead_bytes: READ_AHEAD_BYTES,
             cache_blocks: true,
             ..Default::default()
@@ -324,15 +306,6 @@ impl fmt::Debug for Shard {
 impl Drop for Shard {
     fn drop(&mut self) {
         self.breaker.cut();
-    }
-}
-
-impl From<Level> for DurabilityLevel {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Durable => Self::Remote,
-            Level::Ours => Self::Memory,
-        }
     }
 }
 

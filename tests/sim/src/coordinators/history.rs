@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use memtape_store::cluster::shard::{Epoch, Level, Position, Shard, ShardError};
+use memtape_store::cluster::shard::{Epoch, Position, Shard, ShardError};
 
 /// Kinds of rows that are shown when they are wrong.
 const SHOWN_MAX: usize = 5;
@@ -88,7 +88,7 @@ impl Rows {
             }
             ControlFlow::Continue(())
         };
-        shard.scan(&[BATCH], &[NEWEST[0] + 1], Level::Ours, visit).await?;
+        shard.scan(&[BATCH], &[NEWEST[0] + 1], visit).await?;
         Ok(rows)
     }
 
