@@ -14,7 +14,7 @@ use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,8 +58,9 @@ struct Inner {
     folder: PathBuf,
     runtime: Handle,
     names: Mutex<Names>,
-    /// Bytes that were written since the last sync.
-    unsynced_bytes: AtomicU64,
+    /// Bytes that were queued so far, and how many of them a sync made durable.
+    queued_bytes: AtomicU64,
+    synced_bytes: AtomicU64,
 }
 
 /// Where the rows are.
@@ -114,8 +115,9 @@ impl ShardDisk {
     }
 
     fn with_names(rows: Rows, folder: PathBuf, runtime: Handle) -> io::Result<Self> {
-        let (names, unsynced_bytes) = (Mutex::default(), AtomicU64::new(0));
-        let disk = Self(Arc::new(Inner { rows, folder, runtime, names, unsynced_bytes }));
+        let (names, queued_bytes, synced_bytes) = Default::default();
+        let inner = Inner { rows, folder, runtime, names, queued_bytes, synced_bytes };
+        let disk = Self(Arc::new(inner));
         let (mut known, mut is_damaged) = (Names::default(), false);
         disk.0.scan(&[NAME], &[NAME + 1], |key, value| {
             let name = std::str::from_utf8(&key[1..]).map(str::to_string);
@@ -159,20 +161,26 @@ impl Inner {
         let Rows::Owned(shard) = &self.rows else {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         };
-        if self.unsynced_bytes.load(Relaxed) > UNSYNCED_BYTES_MAX {
+        let synced_bytes = self.synced_bytes.load(Relaxed);
+        if self.queued_bytes.load(Relaxed).saturating_sub(synced_bytes) > UNSYNCED_BYTES_MAX {
             self.sync()?;
         }
         let sizes = changes.iter().map(|change| change.key.len() + size(change));
-        self.unsynced_bytes.fetch_add(sizes.sum::<usize>() as u64, Relaxed);
-        self.runtime.block_on(shard.write(changes)).map(|_| ()).map_err(error)
+        let bytes = sizes.sum::<usize>() as u64;
+        let queued = self.runtime.block_on(shard.write(changes));
+        // Not before: a sync of another thread would count it, and not cover it.
+        self.queued_bytes.fetch_add(bytes, AcqRel);
+        queued.map(|_| ()).map_err(error)
     }
 
-    /// Makes everything durable.
+    /// Makes durable what this thread has written, and what others had queued before the call.
     fn sync(&self) -> io::Result<()> {
-        let bytes = self.unsynced_bytes.load(Relaxed);
-        if let (Rows::Owned(shard), 1..) = (&self.rows, bytes) {
+        let queued_bytes = self.queued_bytes.load(Acquire);
+        if let Rows::Owned(shard) = &self.rows
+            && queued_bytes > self.synced_bytes.load(Acquire)
+        {
             self.wait(shard.settle())?;
-            self.unsynced_bytes.fetch_sub(bytes, Relaxed);
+            self.synced_bytes.fetch_max(queued_bytes, AcqRel);
         }
         Ok(())
     }

@@ -268,6 +268,38 @@ fn a_store_whose_shard_was_taken_removes_no_snapshot() {
     }
 }
 
+/// What two syncs cover both must not count twice: a later sync would find nothing to do.
+#[test]
+fn two_syncs_at_once_leave_nothing_out() {
+    let runtime = Runtime::new().unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = runtime.block_on(Server::start());
+    let bucket = |client| Bucket::with_few_retries("s3://bucket/c", server.settings(client));
+    let cluster = Cluster { runtime, bucket: bucket("a").unwrap() };
+    let disk = cluster.disk();
+    let file = disk.make("file").unwrap();
+    disk.sync_folder("").unwrap();
+    file.write_all_at(b"one", 0).unwrap();
+    server.add_rule(Rule::of("a", Fault::Slow(Duration::from_secs(2))));
+    let before = server.requests();
+    std::thread::scope(|scope| {
+        let of_one = scope.spawn(|| file.sync().unwrap());
+        while server.requests() == before {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        file.write_all_at(b"two", 3).unwrap();
+        let of_both = scope.spawn(|| file.sync().unwrap());
+        of_one.join().unwrap();
+        // As many bytes as those that both have seen.
+        file.write_all_at(b"six", 6).unwrap();
+        of_both.join().unwrap();
+    });
+    server.clear_faults();
+    file.sync().unwrap();
+    let next = Cluster { runtime: Runtime::new().unwrap(), bucket: bucket("b").unwrap() };
+    assert_eq!(read_all(&next.disk(), "file").unwrap(), b"onetwosix");
+}
+
 #[test]
 fn a_store_whose_bucket_is_away_acknowledges_nothing_and_goes_on() {
     let runtime = Runtime::new().unwrap();
