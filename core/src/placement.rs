@@ -11,6 +11,7 @@
 
 use alloc::string::String;
 use core::net::{IpAddr, Ipv6Addr};
+use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -152,7 +153,13 @@ impl Proof {
     /// May a request that rests on the proof begin now? Not later: the process may have been
     /// stopped, and the store be another's.
     pub fn holds(self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.begun_ns) <= ACTION_PROOF_SECONDS_MAX * 1_000_000_000
+        self.left(now_ns).is_some()
+    }
+
+    /// Time for which the proof still holds; none when it holds no more.
+    pub fn left(self, now_ns: u64) -> Option<Duration> {
+        let held_ns = now_ns.saturating_sub(self.begun_ns);
+        Duration::from_secs(ACTION_PROOF_SECONDS_MAX).checked_sub(Duration::from_nanos(held_ns))
     }
 }
 

@@ -132,39 +132,39 @@ impl Blobs {
 
     /// Removes the blobs that have no use any more; true when there were any. Blocks.
     pub fn remove_released(&self) -> bool {
-        let (mut any, mut proof) = (false, None);
+        let (mut any, mut elsewhere) = (false, Vec::new());
         while let Some(hash) = self.next_released() {
             any = true;
             // What cannot be removed is swept at the next start.
-            let snapshot = blake3::Hash::from_bytes(hash);
-            let is_here = self.disk.remove(&name(snapshot)).is_ok();
-            match self.remote.get() {
-                Some(remote) if !is_here => {
-                    let blobs = self.clone();
-                    let proof = *proof.get_or_insert_with(|| remote.prove());
-                    remote.remove(snapshot, proof, move || blobs.removed(&hash));
-                }
-                _ => self.removed(&hash),
+            let is_here = self.disk.remove(&name(hash)).is_ok();
+            if is_here || self.remote.get().is_none() {
+                self.removed(hash);
+            } else {
+                elsewhere.push(hash);
             }
+        }
+        if let (Some(remote), [_, ..]) = (self.remote.get(), elsewhere.as_slice()) {
+            let blobs = self.clone();
+            remote.remove(elsewhere, move |hash| blobs.removed(hash));
         }
         any
     }
 
-    fn removed(&self, hash: &[u8; 32]) {
+    fn removed(&self, hash: blake3::Hash) {
         let mut all = self.lock();
-        let bytes = all.of.remove(hash).map_or(0, |uses| uses.bytes);
+        let bytes = all.of.remove(hash.as_bytes()).map_or(0, |uses| uses.bytes);
         all.bytes = all.bytes.saturating_sub(bytes);
         drop(all);
         self.is_gone.notify_waiters();
     }
 
-    fn next_released(&self) -> Option<[u8; 32]> {
+    fn next_released(&self) -> Option<blake3::Hash> {
         let mut all = self.lock();
         while let Some(hash) = all.released.pop_first() {
             // It may be in use again.
             if let Some(uses) = all.of.get_mut(&hash).filter(|uses| uses.count == 0) {
                 uses.is_going = true;
-                return Some(hash);
+                return Some(blake3::Hash::from_bytes(hash));
             }
         }
         None
@@ -213,7 +213,9 @@ impl Blobs {
         }
     }
 
-    /// Removes every snapshot that is not in use. Only while no snapshot is being stored.
+    /// Removes every snapshot that is not in use; the store's writer removes those of the remote
+    /// store, so that the same content, sent again meanwhile, is kept. Only while no snapshot is
+    /// being stored.
     pub async fn sweep(&self) -> Swept {
         let blobs = self.clone();
         let mut lost: BTreeSet<[u8; 32]> = self.lock().of.keys().copied().collect();
@@ -235,17 +237,15 @@ impl Blobs {
                 return false;
             }
         };
-        // After the list: no other owner can have stored what is on it.
-        let blobs = self.clone();
-        let proving = move || Ok(blobs.remote.get().and_then(Remote::prove));
-        let proof = blocking(&*self.disk, proving).await.ok().flatten();
+        let mut all = self.lock();
         for hash in found {
-            if self.lock().of.contains_key(hash.as_bytes()) {
+            if all.of.contains_key(hash.as_bytes()) {
                 lost.remove(hash.as_bytes());
                 swept.kept += 1;
-            } else if proof.is_some() {
+            } else {
                 swept.removed += 1;
-                remote.remove(hash, proof, || {});
+                all.of.insert(*hash.as_bytes(), Uses::default());
+                all.released.insert(*hash.as_bytes());
             }
         }
         true
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(blobs.get(hash).await.unwrap(), snapshot);
         // While it is being removed the same content waits.
         blobs.release(hash);
-        assert_eq!(blobs.next_released(), Some(*hash.as_bytes()));
+        assert_eq!(blobs.next_released(), Some(hash));
         let mut again = std::pin::pin!(blobs.put(hash, snapshot.clone()));
         let soon = std::time::Duration::from_millis(5);
         assert!(tokio::time::timeout(soon, again.as_mut()).await.is_err());

@@ -2,7 +2,6 @@
 //! settings refuse one.
 
 use bytes::Bytes;
-use memtape_core::placement::Proof;
 
 use crate::blobs::reading::Objects;
 use crate::error::{Error, Result};
@@ -24,11 +23,7 @@ impl Remote {
         match *self {}
     }
 
-    pub(crate) fn prove(&self) -> Option<Proof> {
-        match *self {}
-    }
-
-    pub(crate) fn remove<T>(&self, _: blake3::Hash, _: Option<Proof>, _: T) {
+    pub(crate) fn remove<T>(&self, _: Vec<blake3::Hash>, _: T) {
         match *self {}
     }
 

@@ -5,6 +5,7 @@
 //! error, or not at all, is asked again for a while. What nothing refers to is removed at a start,
 //! so two coordinators must never share a prefix: an object named `memtape-store` names its store.
 //! Of a cluster, only the owner of the store removes: what another one refers to it does not know.
+//! Requests for that are sent once, and end with the proof of the ownership.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use object_store::{
     BackoffConfig, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, RetryConfig,
 };
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::blobs::reading::Objects;
@@ -25,7 +27,7 @@ use crate::bucket::{self, Bucket};
 use crate::error::{During, Error, Kind, Result};
 
 /// Says whose prefix it is.
-const OWNER: &str = "memtape-store";
+pub(crate) const OWNER: &str = "memtape-store";
 
 /// Maximum number and time of retries of a failed request. Then the upload fails, and the agent
 /// sends the snapshot again.
@@ -40,9 +42,18 @@ const CHECK_TIME: Duration = Duration::from_secs(20);
 pub struct Remote {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
-    /// Lock of the store, while the store is open; none where nothing is removed.
-    lock: Option<Weak<dyn Held>>,
-    /// Runtime for removals, which a thread without a runtime orders.
+    /// None where nothing is removed.
+    removing: Option<Removing>,
+}
+
+/// What removes snapshots.
+#[derive(Clone, Debug)]
+struct Removing {
+    /// Without retries: one could be sent when the proof of the ownership holds no more.
+    objects: Arc<dyn ObjectStore>,
+    /// Lock of the store, while the store is open.
+    lock: Weak<dyn Held>,
+    /// For requests that a thread without a runtime orders.
     runtime: Handle,
 }
 
@@ -59,8 +70,14 @@ impl Remote {
             retry_timeout: RETRY_TIME,
             backoff: BackoffConfig::default(),
         };
-        let remote = Self { lock, ..Self::at(Bucket::new(url, settings, retry)?) };
-        let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
+        let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        let removing = lock.map(|lock| {
+            let Bucket { objects, .. } = Bucket::new(url, settings.clone(), once)?;
+            Ok::<_, Error>(Removing { objects, lock, runtime: Handle::current() })
+        });
+        let bucket = Bucket::new(url, settings, retry)?;
+        let remote = Self { removing: removing.transpose()?, ..Self::at(bucket) };
+        let claimed = timeout(CHECK_TIME, remote.claim(url, owner)).await;
         claimed.map_err(|_| {
             Error::io(format!(
                 "the store of snapshots {url} does not answer: check AWS_ENDPOINT_URL"
@@ -71,7 +88,19 @@ impl Remote {
 
     /// The snapshots at a prefix, which is not claimed.
     pub(crate) fn at(Bucket { objects, prefix, .. }: Bucket) -> Self {
-        Self { objects, prefix, lock: None, runtime: Handle::current() }
+        Self { objects, prefix, removing: None }
+    }
+
+    /// Id of the store that wrote down that the prefix is its own; none where no store did.
+    pub(crate) async fn owner(&self) -> object_store::Result<Option<String>> {
+        match self.objects.get(&self.prefix.clone().join(OWNER)).await {
+            Ok(known) => {
+                let known = known.bytes().await?;
+                Ok(Some(String::from_utf8_lossy(&known).trim().to_string()))
+            }
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes down whose prefix it is, unless that is known.
@@ -84,13 +113,8 @@ impl Remote {
         };
         let path = self.prefix.clone().join(OWNER);
         let mark = Bytes::from(format!("{owner}\n"));
-        let known = match self.objects.get(&path).await {
-            Ok(known) => Some(known.bytes().await.during(what_to_do)?),
-            Err(ObjectError::NotFound { .. }) => None,
-            Err(error) => return Err(error).during(what_to_do),
-        };
-        let is_taken = match known {
-            Some(known) => known.trim_ascii() != owner.as_bytes(),
+        let is_taken = match self.owner().await.during(what_to_do)? {
+            Some(known) => known != owner,
             // Of two that start at once, one gets it.
             None => match self.objects.put_opts(&path, mark.into(), PutMode::Create.into()).await {
                 Ok(_) => false,
@@ -145,29 +169,37 @@ impl Remote {
         Ok(Some((bytes, hasher.finalize())))
     }
 
-    /// Proves that the store is still owned; none if it is not. Blocks.
-    pub fn prove(&self) -> Option<Proof> {
+    /// Removes snapshots in the background, as far as that succeeds while it is proved that the
+    /// store is owned, and calls `done` for each then. Blocks while it proves.
+    pub fn remove(&self, hashes: Vec<blake3::Hash>, done: impl Fn(blake3::Hash) + Send + 'static) {
+        let Some(Removing { objects, lock, runtime }) = self.removing.clone() else {
+            return hashes.into_iter().for_each(done);
+        };
         let proof = Proof::new(clock::now().mono_ns);
-        self.lock.as_ref()?.upgrade()?.prove().ok().map(|()| proof)
-    }
-
-    /// Removes a snapshot in the background, if the proof still holds, and calls `done` then,
-    /// whether or not it could be.
-    pub fn remove(
-        &self,
-        hash: blake3::Hash,
-        proof: Option<Proof>,
-        done: impl FnOnce() + Send + 'static,
-    ) {
-        let remote = self.clone();
-        self.runtime.spawn(async move {
-            let is_owned = proof.is_some_and(|proof| proof.holds(clock::now().mono_ns));
-            if !is_owned {
-                tracing::warn!("a snapshot is not removed: the store may be another coordinator's");
-            } else if let Err(error) = remote.objects.delete(&remote.path(hash)).await {
-                tracing::warn!("a snapshot cannot be removed: {}", Error::from(error));
+        let is_owned = lock.upgrade().is_some_and(|lock| lock.prove().is_ok());
+        let paths: Vec<_> = hashes.iter().map(|hash| Ok(self.path(*hash))).collect();
+        runtime.spawn(async move {
+            let left = proof.left(clock::now().mono_ns).filter(|_| is_owned);
+            let mut removed = objects.delete_stream(Box::pin(tokio_stream::iter(paths)));
+            let removing = async {
+                while let Some(removed) = removed.next().await {
+                    if let Err(error) = removed {
+                        tracing::warn!("a snapshot cannot be removed: {}", Error::from(error));
+                    }
+                }
+            };
+            // A stream that is not asked sends nothing.
+            let is_proved = match left {
+                Some(left) => timeout(left, removing).await.is_ok(),
+                None => false,
+            };
+            if !is_proved {
+                tracing::warn!(
+                    "snapshots are not removed until the next start: it could not be proved for \
+                     long enough that the store is this coordinator's"
+                );
             }
-            done();
+            hashes.into_iter().for_each(done);
         });
     }
 

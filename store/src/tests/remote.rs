@@ -1,10 +1,10 @@
 //! Snapshots in the tests' bucket, an S3 server that closes connections, loses answers and answers
 //! 503 on order.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use memtape_bucket::{Fault, Server};
+use memtape_bucket::{Fault, Rule, Server};
 
 use crate::error::{Kind, Result};
 use crate::handle::Store;
@@ -70,6 +70,73 @@ async fn snapshots_can_be_in_an_s3_store() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("it was not removed");
+}
+
+/// Waits for something that happens within this time.
+async fn wait_for(what: &str, time: Duration, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < time, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn has(server: &Server, hash: blake3::Hash) -> bool {
+    server.keys().iter().any(|key| key.ends_with(hash.to_hex().as_str()))
+}
+
+/// All requests for removals of the tests' client.
+fn removals(fault: Fault) -> Rule {
+    Rule { method: Some("POST".parse().unwrap()), ..Rule::of("tests", fault) }
+}
+
+#[tokio::test]
+async fn a_snapshot_that_a_start_sweeps_and_that_comes_again_is_kept() {
+    init();
+    let server = Server::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = "s3://bucket/swept";
+    let (store, _) = reopen(dir.path());
+    connect(&store, url, &server).await.unwrap();
+    let ((again, bytes), (gone, other)) = (snapshot(3, 1000), snapshot(5, 1000));
+    store.blobs().put(again, bytes.clone()).await.unwrap();
+    store.blobs().put(gone, other).await.unwrap();
+    close(store);
+    // Both are unknown to the next process. A removal arrives late.
+    let (store, _) = reopen(dir.path());
+    connect(&store, url, &server).await.unwrap();
+    server.add_rule(removals(Fault::Slow(Duration::from_millis(500))));
+    assert_eq!(store.blobs().sweep().await.removed, 2);
+    store.blobs().put(again, bytes.clone()).await.unwrap();
+    wait_for("the other is removed", Duration::from_secs(30), || !has(&server, gone)).await;
+    assert_eq!(store.blobs().get(again).await.unwrap(), bytes);
+    // It comes while its removal is on the way.
+    store.blobs().release(again);
+    store.blobs().remove_released();
+    store.blobs().put(again, bytes.clone()).await.unwrap();
+    assert_eq!(store.blobs().get(again).await.unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_removal_is_sent_once_and_ends_with_its_proof() {
+    init();
+    let server = Server::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = reopen(dir.path());
+    connect(&store, "s3://bucket/once", &server).await.unwrap();
+    for (fill, fault) in [(3, Fault::Unavailable), (5, Fault::Silent)] {
+        let (hash, bytes) = snapshot(fill, 1000);
+        store.blobs().put(hash, bytes).await.unwrap();
+        server.add_rule(removals(fault));
+        let before = server.requests();
+        store.blobs().release(hash);
+        // A request has 60 s, and a proof 2 s.
+        let is_over = || store.blobs().used_bytes() == 0;
+        wait_for("the removal ends", Duration::from_secs(30), is_over).await;
+        assert_eq!(server.requests() - before, 1, "{fault:?}");
+        server.clear_faults();
+        assert!(has(&server, hash), "{fault:?}");
+    }
 }
 
 #[tokio::test]

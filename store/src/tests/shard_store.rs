@@ -249,7 +249,7 @@ fn a_store_whose_shard_was_taken_removes_no_snapshot() {
     let of_both = put(&zombie, b"of both");
     let owner = store("b");
     put(&owner, b"of both");
-    put(&owner, b"of the owner");
+    let of_owner = put(&owner, b"of the owner");
     let keys = server.keys();
     zombie.blobs().release(of_both);
     let begin = Instant::now();
@@ -258,7 +258,13 @@ fn a_store_whose_shard_was_taken_removes_no_snapshot() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let swept = cluster.runtime.block_on(zombie.blobs().sweep());
-    assert_eq!(swept.removed, 0);
+    assert_eq!(swept.removed, 2);
+    zombie.blobs().remove_released();
+    // A removal that is under way refuses new uses.
+    while ![of_both, of_owner].iter().all(|hash| zombie.blobs().retain(*hash, 0)) {
+        assert!(begin.elapsed() < PATIENCE, "its removals do not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(server.keys(), keys);
     // The owner may.
     owner.blobs().release(of_both);
