@@ -28,8 +28,15 @@ pub mod moving {
 
     use tokio::runtime::Handle;
 
+    use crate::reports::{MissingSnapshots, StoreMove};
+
     /// Refused in this build.
-    pub fn move_store(_: &Path, _: &str, _: &Handle) -> super::Result<crate::reports::StoreMove> {
+    pub fn move_store(
+        _: &Path,
+        _: &str,
+        _: MissingSnapshots,
+        _: &Handle,
+    ) -> super::Result<StoreMove> {
         Err(super::missing())
     }
 }

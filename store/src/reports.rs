@@ -20,6 +20,15 @@ pub struct ClusterFacts {
     pub conditions: Result<()>,
 }
 
+/// Handling of snapshots that a store lacks, when it is moved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MissingSnapshots {
+    /// The folder is not marked as moved.
+    Refuse,
+    /// All else is moved.
+    LeaveOut,
+}
+
 /// Result of a move: zeros, if it had ended before.
 #[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct StoreMove {

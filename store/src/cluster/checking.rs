@@ -70,7 +70,6 @@ fn check_once(bucket: &Bucket, shard: ShardId, runtime: &Handle) -> Result<Optio
     if format::whose(&disk)? != Whose::Ours {
         return Ok(None);
     }
-    let _on = runtime.enter();
     let snapshots = Remote::at(shard.snapshots(bucket));
     let remote = |hash: blake3::Hash| runtime.block_on(snapshots.hash_of(hash));
     let url = bucket.url();

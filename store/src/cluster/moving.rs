@@ -4,7 +4,8 @@
 //! Until that ends, the cluster's identity names the store, and no coordinator works there. A
 //! second call goes on where one was stopped: files are appended to, and snapshots that are there
 //! are left. The store keeps its id, its tokens and its inventory; its index is built again. The
-//! folder keeps all its files.
+//! folder keeps all its files. A move begins only where the journal is there, and where the
+//! settings lead to the prefix of the store's own snapshots.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -19,7 +20,7 @@ use tokio::runtime::Handle;
 use crate::backup::manifest::DATA_BYTES;
 use crate::blobs::environment;
 use crate::blobs::local::{self as blobs, Blobs};
-use crate::blobs::remote::Remote;
+use crate::blobs::remote::{OWNER, Remote};
 use crate::bucket::Bucket;
 use crate::cluster::checking;
 use crate::cluster::disk::ShardDisk;
@@ -33,7 +34,7 @@ use crate::journal::{self, JOURNAL, PREVIOUS};
 use crate::records::snapshot_of;
 use crate::recovery::format::{self, Format, Whose};
 use crate::recovery::opening;
-use crate::reports::StoreMove;
+use crate::reports::{MissingSnapshots, StoreMove};
 use crate::steps::{log, segments};
 
 /// The one shard, as long as jobs are not divided.
@@ -45,19 +46,28 @@ const SHARD_TIME: Duration = Duration::from_secs(120);
 /// Times that something is copied that differs when it is read back.
 const COPIES_MAX: usize = 2;
 
+/// Missing snapshots that the line about them names.
+const NAMED_MAX: usize = 3;
+
 /// Moves a store that no coordinator has open into the bucket, by the `AWS_…` variables. Blocks,
 /// and not on an async loop.
 ///
 /// # Errors
 /// One line that says what to do. What was copied stays there for the next call.
-pub fn move_store(folder: &Path, url: &str, runtime: &Handle) -> Result<StoreMove> {
-    move_with(folder, (url, environment()), runtime)
+pub fn move_store(
+    folder: &Path,
+    url: &str,
+    missing: MissingSnapshots,
+    runtime: &Handle,
+) -> Result<StoreMove> {
+    move_with(folder, (url, environment()), missing, runtime)
 }
 
 /// As [`move_store`], with these `AWS_…` variables.
 pub(crate) fn move_with(
     folder: &Path,
     (url, settings): (&str, Vec<(String, String)>),
+    missing: MissingSnapshots,
     runtime: &Handle,
 ) -> Result<StoreMove> {
     let bucket = Bucket::with_few_retries(url, settings.clone())?;
@@ -72,13 +82,30 @@ pub(crate) fn move_with(
         runtime.block_on(end_move(&bucket, &format.id))?;
         return Ok(StoreMove::default());
     }
+    let source = runtime.block_on(source(&from, &format, settings.clone()))?;
+    let needed = needed(&*from)?;
     runtime.block_on(begin_move(&bucket, &process_name(), &format.id))?;
-    let _on = runtime.enter();
-    let moving = Moving::new(&from, &bucket, (&format, settings), runtime)?;
+    let snapshots_url = SHARD.snapshots_url(&bucket);
+    let target = Remote::connect(&snapshots_url, (&format.id, None), settings);
+    let target = runtime.block_on(target)?;
+    let (from, bucket, format) = (&from, &bucket, &format);
+    let moving = Moving { from, bucket, format, source, target, needed, runtime };
     let moved = moving.copy_until_same()?;
-    format::set_moved(&*from, bucket.url())
+    if missing == MissingSnapshots::Refuse && !moved.missing.is_empty() {
+        let (needed, lost) = (moving.needed.len(), moved.missing.len());
+        let first = moved.missing[..lost.min(NAMED_MAX)].join("; ");
+        return Err(Error::new(
+            Kind::Gone,
+            format!(
+                "of {needed} snapshots in {} {lost} cannot be moved ({first}): put them back and \
+                 move again, or leave them out with --without-missing; all else is copied",
+                folder.display()
+            ),
+        ));
+    }
+    format::set_moved(&**from, bucket.url())
         .during(|| format!("the store is in {url}, and {} cannot be marked", folder.display()))?;
-    runtime.block_on(end_move(&bucket, &format.id))?;
+    runtime.block_on(end_move(bucket, &format.id))?;
     Ok(moved)
 }
 
@@ -102,6 +129,52 @@ fn movable(disk: &dyn Disk, url: &str) -> Result<Format> {
     }
 }
 
+/// The snapshots of the store, wherever they are.
+///
+/// # Errors
+/// They are in a bucket, and these settings lead to another one: all of them would be missing.
+async fn source(
+    from: &Arc<dyn Disk>,
+    format: &Format,
+    settings: Vec<(String, String)>,
+) -> Result<Blobs> {
+    let source = Blobs::new(from);
+    let Some(url) = &format.snapshots_url else { return Ok(source) };
+    let bucket = Bucket::with_few_retries(url, settings)?;
+    let remote = Remote::at(bucket.clone());
+    let owner = remote.owner().await.map_err(|error| bucket.refused(error))?;
+    // A restored store refers to those of the other one.
+    let is_other = |id: String| id != format.id && Some(id) != format.restored_from;
+    if owner.is_none_or(is_other) {
+        return Err(Error::foreign(format!(
+            "the snapshots of the store in {} are in {url}, and the object {OWNER} there is \
+             missing or names another store: check AWS_ENDPOINT_URL, by which both snapshots and \
+             cluster must be reached",
+            from.folder().display()
+        )));
+    }
+    source.move_to(remote);
+    Ok(source)
+}
+
+/// Snapshots that captures refer to, by the journal.
+fn needed(from: &dyn Disk) -> Result<BTreeSet<[u8; 32]>> {
+    let shown = from.folder().display();
+    let read = journal::read_both(from);
+    let contents = read.during(|| format!("the journal in {shown} cannot be read"))?;
+    let contents = contents.ok_or_else(|| {
+        Error::new(
+            Kind::Damaged,
+            format!(
+                "the journal in {shown} is gone: put it back from a copy, or run memtape store \
+                 rebuild to go on without it"
+            ),
+        )
+    })?;
+    let parts = load(&contents.live).parts;
+    Ok(parts.iter().filter_map(snapshot_of).map(|hash| *hash.as_bytes()).collect())
+}
+
 /// A move in progress.
 struct Moving<'a> {
     from: &'a Arc<dyn Disk>,
@@ -123,28 +196,7 @@ struct Differing {
     snapshots: BTreeSet<[u8; 32]>,
 }
 
-impl<'a> Moving<'a> {
-    fn new(
-        from: &'a Arc<dyn Disk>,
-        bucket: &'a Bucket,
-        (format, settings): (&'a Format, Vec<(String, String)>),
-        runtime: &'a Handle,
-    ) -> Result<Self> {
-        let source = Blobs::new(from);
-        if let Some(url) = &format.snapshots_url {
-            source.move_to(Remote::at(Bucket::with_few_retries(url, settings.clone())?));
-        }
-        let url = SHARD.snapshots_url(bucket);
-        let target = runtime.block_on(Remote::connect(&url, (&format.id, None), settings))?;
-        let shown = from.folder().display();
-        let contents = journal::read_both(&**from)
-            .during(|| format!("the journal in {shown} cannot be read"))?
-            .unwrap_or_default();
-        let parts = load(&contents.live).parts;
-        let needed = parts.iter().filter_map(snapshot_of).map(|hash| *hash.as_bytes()).collect();
-        Ok(Self { from, bucket, format, source, target, needed, runtime })
-    }
-
+impl Moving<'_> {
     /// Copies all, and compares it.
     fn copy_until_same(&self) -> Result<StoreMove> {
         let mut copied_bytes = 0;
@@ -257,7 +309,8 @@ impl<'a> Moving<'a> {
                     same.snapshots += 1;
                     same.bytes += bytes;
                 }
-                None if missing.iter().any(|(lost, _)| lost == key) => {}
+                // A copy of an earlier call may be damaged.
+                _ if missing.iter().any(|(lost, _)| lost == key) => {}
                 _ => {
                     differing.snapshots.insert(*key);
                 }

@@ -10,6 +10,7 @@ use memtape_disk::files::{Disk, read_all};
 use memtape_disk::tree::Change;
 use tokio::runtime::Runtime;
 
+use crate::blobs::local as blobs;
 use crate::bucket::Bucket;
 use crate::cluster::checking::{check_in, read};
 use crate::cluster::examining::examine_bucket;
@@ -21,9 +22,10 @@ use crate::encoding::Loaded;
 use crate::error::Result;
 use crate::handle::Store;
 use crate::records::{TokenRecord, snapshot_of};
+use crate::reports::MissingSnapshots::{self, LeaveOut, Refuse};
 use crate::reports::StoreMove;
 use crate::tests::fixtures::{
-    close, error_line, flush, incident, part, read_steps, reopen, steps, write,
+    change, close, error_line, flush, incident, part, read_steps, reopen, steps, write,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,8 +84,18 @@ impl Rig {
     }
 
     fn moved(&self) -> Result<StoreMove> {
-        let to = (URL, self.server.settings("mover"));
-        move_with(&self.folder, to, self.runtime.handle())
+        self.moved_to(&self.server, Refuse)
+    }
+
+    fn moved_to(&self, server: &Server, missing: MissingSnapshots) -> Result<StoreMove> {
+        let to = (URL, server.settings("mover"));
+        move_with(&self.folder, to, missing, self.runtime.handle())
+    }
+
+    /// Removes the file of a snapshot.
+    fn lose(&self, number: u8) {
+        let name = blobs::name(blake3::hash(&snapshot(number)));
+        std::fs::remove_file(self.folder.join(name)).unwrap();
     }
 
     fn joined(&self) -> Result<()> {
@@ -163,7 +175,7 @@ fn a_moved_store_has_everything_and_its_folder_opens_no_more() {
     // A second call is harmless, and no other place gets the store.
     assert_eq!(rig.moved().unwrap(), StoreMove::default());
     let other = ("s3://bucket/other", rig.server.settings("mover"));
-    let refused = error_line(move_with(&rig.folder, other, rig.runtime.handle()));
+    let refused = error_line(move_with(&rig.folder, other, Refuse, rig.runtime.handle()));
     assert!(refused.ends_with(&format!("was moved to {URL}")), "{refused}");
     assert!(!rig.server.keys().iter().any(|key| key.starts_with("other")));
 }
@@ -206,13 +218,63 @@ fn a_prefix_that_is_in_use_gets_no_store() {
 }
 
 #[test]
-fn a_lost_snapshot_is_named_and_the_rest_is_moved() {
+fn a_lost_snapshot_is_named_and_the_rest_is_moved_on_demand() {
     let rig = Rig::new();
-    let hash = blake3::hash(&snapshot(1)).to_hex().to_string();
-    std::fs::remove_file(rig.folder.join("bodies").join(&hash[..2]).join(&hash)).unwrap();
-    let moved = rig.moved().unwrap();
-    assert_eq!((moved.snapshots, moved.missing.len()), (2, 1));
-    assert!(moved.missing[0].contains(&hash) && moved.missing[0].ends_with("is gone"));
+    rig.stop_at_the_last_snapshot();
+    // One is lost, and one has a damaged copy alone.
+    let [damaged, _, lost] = by_hash();
+    assert!(rig.server.damage(&Rig::object(damaged)));
+    [damaged, lost].into_iter().for_each(|number| rig.lose(number));
+    let refused = error_line(rig.moved());
+    assert!(refused.starts_with("of 3 snapshots in ") && refused.contains(" 2 cannot be moved ("));
+    assert!(refused.contains("--without-missing") && !refused.contains('\n'), "{refused}");
+    // The folder is not marked.
+    close(reopen(&rig.folder).0);
+    let moved = rig.moved_to(&rig.server, LeaveOut).unwrap();
+    assert_eq!((moved.snapshots, moved.missing.len()), (1, 2));
+    for (number, missing) in [damaged, lost].into_iter().zip(&moved.missing) {
+        let name = blobs::name(blake3::hash(&snapshot(number)));
+        assert_eq!(*missing, format!("{name}: the stored snapshot is gone"));
+        assert!(refused.contains(missing), "{refused}");
+    }
+}
+
+#[test]
+fn snapshots_in_a_bucket_are_moved_from_the_prefix_of_their_store_alone() {
+    let rig = Rig::new();
+    let (store, _) = reopen(&rig.folder);
+    let kept = store.keep_snapshots_with("s3://bucket/old", rig.server.settings("a"));
+    rig.runtime.block_on(kept).unwrap();
+    rig.capture(&store, 3);
+    close(store);
+    let elsewhere = rig.runtime.block_on(Server::start());
+    let names_another = "memtape-store there is missing or names another store: check AWS_ENDPOINT";
+    let refused = error_line(rig.moved_to(&elsewhere, LeaveOut));
+    assert!(refused.contains(names_another) && !refused.contains('\n'), "{refused}");
+    rig.server.put("old/memtape-store", "another\n");
+    let refused = error_line(rig.moved());
+    assert!(refused.contains(names_another), "{refused}");
+    // Nothing was written, here or there.
+    assert_eq!(elsewhere.keys(), Vec::<String>::new());
+    assert!(!rig.server.keys().iter().any(|key| key.starts_with("team")));
+    // A restored store has those of the other one.
+    let path = rig.folder.join("FORMAT");
+    change(&path, |text| {
+        let mut format: serde_json::Value = serde_json::from_slice(text).unwrap();
+        format["restored_from"] = "another".into();
+        *text = format.to_string().into_bytes();
+    });
+    assert_eq!(rig.moved().unwrap().snapshots, 4);
+}
+
+#[test]
+fn a_folder_without_its_journal_is_not_moved() {
+    let rig = Rig::new();
+    std::fs::remove_file(rig.folder.join("journal")).unwrap();
+    assert!(!rig.folder.join("journal.previous").exists());
+    let refused = error_line(rig.moved());
+    assert!(refused.contains("is gone: put it back from a copy"), "{refused}");
+    assert_eq!(rig.server.keys(), Vec::<String>::new());
 }
 
 #[test]

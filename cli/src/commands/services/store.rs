@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use memtape_store::cluster::checking::check as check_cluster;
 use memtape_store::cluster::moving::move_store;
+use memtape_store::reports::MissingSnapshots;
 use memtape_store::{
     BackupContents, Finding, Store, StoreCheck, TableRows, Tokens, WithSnapshots, backup_folder,
     check_backup, check_store, rebuild_store, restore_backup, write_tables,
@@ -96,6 +97,10 @@ pub(crate) struct MoveArgs {
     /// AWS_ variables.
     #[arg(value_name = "URL")]
     pub(crate) url: String,
+    /// Leave out the snapshots that the store lacks; else they are named, and the move does not
+    /// end.
+    #[arg(long)]
+    pub(crate) without_missing: bool,
 }
 
 /// What to export.
@@ -269,7 +274,11 @@ fn restore(args: &RestoreArgs, globals: &Globals) -> anyhow::Result<()> {
 
 fn moved(args: &MoveArgs, globals: &Globals) -> anyhow::Result<()> {
     let (dir, url) = (args.dir.display(), &args.url);
-    let moved = move_store(&args.dir, url, runtime::threads()?.handle())?;
+    let missing = match args.without_missing {
+        true => MissingSnapshots::LeaveOut,
+        false => MissingSnapshots::Refuse,
+    };
+    let moved = move_store(&args.dir, url, missing, runtime::threads()?.handle())?;
     globals.say(&moved, || {
         let missing = moved.missing.iter();
         let mut lines: Vec<String> = missing
