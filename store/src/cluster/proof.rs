@@ -83,7 +83,7 @@ pub async fn prove(bucket: &Bucket, name: &str) -> Result<()> {
                     Kind::Foreign,
                     format!(
                         "{} cannot hold a cluster: {unfit}. Use a store that honours \
-                         If-None-Match and If-Match on PUT (docs/cluster.md has a list), or one \
+                         If-None-Match and If-Match on PUT (docs/cluster.md: Which bucket), or one \
                          coordinator with --data-dir",
                         bucket.url
                     ),
