@@ -1,5 +1,6 @@
 //! The columns of each table.
 
+use memtape_core::detector::Growth;
 use memtape_core::incident::FailureKind;
 use memtape_core::tape::step_record_fields;
 
@@ -91,6 +92,11 @@ fn number<T: Into<i64>>(number: Option<T>) -> Value {
     Value::Number(number.map(Into::into))
 }
 
+/// A count that may not be known.
+fn count(count: Option<u64>) -> Value {
+    count.map_or(Value::Number(None), Value::from)
+}
+
 fn text<T: AsRef<str>>(text: Option<T>) -> Value {
     text.as_ref().map_or(Value::Text(None), |text| text.as_ref().into())
 }
@@ -130,7 +136,7 @@ table! { AttemptRecord = "attempts";
     user_id: Count, "User id of the job's owner", |it| it.owner.uid;
     namespace: Text, "Kubernetes namespace of the job's owner", |it| it.owner.namespace.name();
     attempt: Count, "Number of the attempt, by the launcher", |it| it.attempt;
-    ranks: Count, "Ranks of the job", |it| it.world_size;
+    ranks: Count, "Ranks of the job", |it| known(it.world_size);
     started: Time, "Start of the rank that came first", |it| it.started_wall_ns;
     ended: Time, "End; null while it runs", |it| number(it.ended_wall_ns);
 }
@@ -155,7 +161,7 @@ table! { DeviceRow = "devices";
     rank: Count, "Rank within the job", |it| it.rank;
     device: Count, "Number of the device in the process", |it| it.totals.device;
     uuid: Text, "UUID of the device", |it| text(it.uuid.as_deref());
-    size_bytes: Count, "Memory of the device", |it| size(it.totals.device_bytes);
+    size_bytes: Count, "Memory of the device", |it| known(it.totals.device_bytes);
     peak_allocated_bytes: Count, "Most bytes handed out at once", |it| it.totals.peak_allocated;
     failed_requests: Count, "Requests for memory that failed for good", |it| it.totals.ooms;
 }
@@ -165,10 +171,13 @@ table! { IncidentRecord = "incidents";
     attempt_serial: Count, "Number of the attempt in the store", |it| it.serial;
     job: Text, "Id of the job", |it| it.job.as_str();
     rank: Count, "Rank that it is about; of several one", |it| it.growth.rank;
-    device: Count, "Number of the device in the process", |it| it.growth.device;
+    device: Count, "Number of the device in the process; null where it is about none",
+        |it| number(Some(it.growth.device).filter(|_| it.growth.layer.names_device()));
     class: Text, "Kind of trouble", |it| it.class().as_str();
-    layer: Text, "Kind of memory that grows", |it| it.growth.layer.as_str();
-    scope: Text, "Which ranks grow", |it| it.growth.scope.as_str();
+    layer: Text, "Kind of memory that grows, or the condition; null for a failure",
+        |it| text(finding(it).map(|of| of.layer.as_str()));
+    scope: Text, "Which ranks have it; null for a failure",
+        |it| text(finding(it).map(|of| of.scope.as_str()));
     urgency: Text, "Notice, ticket or page", |it| it.urgency.as_str();
     failure: Text, "Its failure: `out_of_memory`, or the kind of the end",
         |it| text(it.failure.as_ref().map(|of| failure(of.kind)));
@@ -178,12 +187,15 @@ table! { IncidentRecord = "incidents";
         |it| text(it.reported_in.as_deref());
     opened: Time, "Begin", |it| it.opened_wall_ns;
     closed: Time, "End; null while it is open", |it| number(it.closed.map(|of| of.wall_ns));
-    onset_step: Count, "Step at which the growth began", |it| it.growth.onset_step;
+    onset_step: Count, "Step at which it began; null for a failure",
+        |it| count(finding(it).map(|of| of.onset_step));
     detected_step: Count, "Step at which it was found", |it| it.growth.detected_step;
-    bytes_per_step: Count, "Bytes kept of each step; of the layer `blocks` blocks",
-        |it| it.growth.bytes_per_step;
-    grown_bytes: Count, "Bytes grown since the onset; of the layer `blocks` blocks",
-        |it| it.growth.grown_bytes;
+    bytes_per_step: Count,
+        "Bytes kept of each step; of the layer `blocks` blocks; null where nothing grows",
+        |it| count(growth(it).map(|of| of.bytes_per_step));
+    grown_bytes: Count,
+        "Bytes grown since the onset; of the layer `blocks` blocks; null where nothing grows",
+        |it| count(growth(it).map(|of| of.grown_bytes));
     file: Text, "File of the line that allocated what is kept",
         |it| text(culprit(it).map(|of| of.file.as_str()));
     line: Count, "Number of that line", |it| number(culprit(it).map(|of| of.line));
@@ -198,7 +210,8 @@ table! { ActionRecord = "actions";
     target: Text, "What carries it out", |it| it.target.as_str();
     incident_id: Text, "The incident; null for an action on a node", |it| it.incident_id.as_str();
     job: Text, "Id of the job; null for an action on a node", |it| it.job.as_str();
-    attempt: Count, "Number of the attempt, by the launcher", |it| it.attempt;
+    attempt: Count, "Number of the attempt, by the launcher; null for an action on a node",
+        |it| number(Some(it.attempt).filter(|_| !it.job.is_empty()));
     node: Text, "Node of the rank, or the node to keep out", |it| it.node.as_str();
     is_dry_run: Flag, "Whether it was only shown", |it| it.dry_run;
     decided: Time, "Time of the decision", |it| it.wall_ns;
@@ -221,9 +234,19 @@ macro_rules! step_columns {
 
 step_record_fields!(step_columns);
 
-/// The size of a device; 0 is not known.
-fn size(bytes: u64) -> Value {
-    if bytes > 0 { bytes.into() } else { Value::Number(None) }
+/// A number whose 0 stands for one that is not known.
+fn known(number: impl Into<u64>) -> Value {
+    count(Some(number.into()).filter(|number| *number > 0))
+}
+
+/// What an incident is about; none of a failure.
+fn finding(incident: &IncidentRecord) -> Option<&Growth> {
+    Some(&incident.growth).filter(|_| incident.failure.is_none())
+}
+
+/// The growth that an incident is about; none of a failure, and of a condition.
+fn growth(incident: &IncidentRecord) -> Option<&Growth> {
+    finding(incident).filter(|growth| growth.layer.grows())
 }
 
 /// The line that allocated what is kept.

@@ -89,6 +89,9 @@ fn write_column(
 ) -> parquet::errors::Result<()> {
     let (mut numbers, mut texts, mut flags, mut is_there) = (vec![], vec![], vec![], vec![]);
     for value in values {
+        // No time of a record is 1970: a 0 stands for one that is not known.
+        let is_known = kind != Kind::Time || value != Value::Number(Some(0));
+        let value = if is_known { value } else { Value::Number(None) };
         is_there.push(i16::from(!matches!(value, Value::Number(None) | Value::Text(None))));
         match value {
             Value::Number(ns) if kind == Kind::Time => {

@@ -37,20 +37,28 @@ pub struct TableRows {
     pub actions: u64,
 }
 
-/// Writes the tables of a store into a folder that is there. A table of an earlier call is replaced
-/// when the new one is durable. Takes memory for the longest series: 112 bytes a record. Blocks.
+/// Writes the tables of a store into a folder that is there. A table is written in the folder
+/// `aside`, which no other call uses and lies on the same file system; it replaces that of an
+/// earlier call when it is durable. Takes memory for the longest series: 112 bytes a record.
+/// Blocks.
 ///
 /// # Errors
 /// A file cannot be written, or the steps of the store cannot be read.
-pub fn write_tables(store: &Store, loaded: &Loaded, folder: &Path) -> Result<TableRows> {
+pub fn write_tables(
+    store: &Store,
+    loaded: &Loaded,
+    aside: &Path,
+    folder: &Path,
+) -> Result<TableRows> {
     let devices = || loaded.ranks.iter().flat_map(DeviceRow::of_rank);
+    let to = (aside, folder);
     Ok(TableRows {
-        attempts: table(folder, loaded.attempts.iter().cloned())?,
-        ranks: table(folder, loaded.ranks.iter().cloned())?,
-        devices: table(folder, devices())?,
-        steps: steps(store, devices(), folder)?,
-        incidents: table(folder, loaded.incidents.iter().cloned())?,
-        actions: table(folder, loaded.actions.iter().cloned())?,
+        attempts: table(to, loaded.attempts.iter().cloned())?,
+        ranks: table(to, loaded.ranks.iter().cloned())?,
+        devices: table(to, devices())?,
+        steps: steps(store, devices(), to)?,
+        incidents: table(to, loaded.incidents.iter().cloned())?,
+        actions: table(to, loaded.actions.iter().cloned())?,
     })
 }
 
@@ -80,8 +88,11 @@ fn add_columns<T: Row>(page: &mut String) {
     }
 }
 
-fn table<T: Row>(folder: &Path, rows: impl Iterator<Item = T>) -> Result<u64> {
-    write(folder, |file| {
+/// The folder in which a table is written, and the one in which it belongs.
+type Folders<'a> = (&'a Path, &'a Path);
+
+fn table<T: Row>(to: Folders<'_>, rows: impl Iterator<Item = T>) -> Result<u64> {
+    write(to, |file| {
         for row in rows {
             file.push(row)?;
         }
@@ -89,8 +100,8 @@ fn table<T: Row>(folder: &Path, rows: impl Iterator<Item = T>) -> Result<u64> {
     })
 }
 
-fn steps(store: &Store, devices: impl Iterator<Item = DeviceRow>, folder: &Path) -> Result<u64> {
-    write(folder, |file| {
+fn steps(store: &Store, devices: impl Iterator<Item = DeviceRow>, to: Folders<'_>) -> Result<u64> {
+    write(to, |file| {
         for DeviceRow { serial, rank, totals, .. } in devices {
             let device = totals.device;
             for record in store.series(SeriesKey { serial, rank, device })? {
@@ -101,11 +112,14 @@ fn steps(store: &Store, devices: impl Iterator<Item = DeviceRow>, folder: &Path)
     })
 }
 
-/// Writes a table beside its place, and puts it there when it is durable. Returns the number of its
+/// Writes a table aside, and puts it into its folder when it is durable. Returns the number of its
 /// rows.
-fn write<T: Row>(folder: &Path, fill: impl FnOnce(&mut TableFile<T>) -> Result<()>) -> Result<u64> {
-    let path = folder.join(T::TABLE).with_extension("parquet");
-    let aside = folder.join(T::TABLE).with_extension("parquet.part");
+fn write<T: Row>(
+    to: Folders<'_>,
+    fill: impl FnOnce(&mut TableFile<T>) -> Result<()>,
+) -> Result<u64> {
+    let name = format!("{}.parquet", T::TABLE);
+    let (aside, path) = (to.0.join(&name), to.1.join(&name));
     let written = || {
         let mut file = TableFile::begin(File::create(&aside)?)?;
         fill(&mut file)?;

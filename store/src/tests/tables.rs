@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use memtape_core::detector::Growth;
+use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Class, Diagnosis, diagnose};
 use memtape_core::identity::end::End;
+use memtape_core::incident::{Failure, FailureKind};
 use memtape_core::snapshot::{Frame, RankSnapshot};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
@@ -44,7 +45,7 @@ fn text(text: &str) -> Field {
 
 #[test]
 fn every_record_is_a_row() {
-    let (data, folder) = (tempdir().unwrap(), tempdir().unwrap());
+    let (data, folder, aside) = (tempdir().unwrap(), tempdir().unwrap(), tempdir().unwrap());
     let (store, _) = reopen(data.path());
     let leak = Diagnosis {
         class: Class::Leak,
@@ -75,7 +76,8 @@ fn every_record_is_a_row() {
     steps(&store, 1..STEPS + 1);
     close(store);
     let (store, loaded) = reopen(data.path());
-    let rows = write_tables(&store, &loaded, folder.path()).unwrap();
+    let export = |aside: &Path| write_tables(&store, &loaded, aside, folder.path()).unwrap();
+    let rows = export(aside.path());
     let expected =
         TableRows { attempts: 1, ranks: 1, devices: 1, steps: STEPS, incidents: 2, actions: 0 };
     assert_eq!(rows, expected);
@@ -100,7 +102,49 @@ fn every_record_is_a_row() {
     let steps = read(folder.path(), "steps");
     let numbers = steps.iter().map(|row| row["last_step"].clone());
     assert!(numbers.eq((1..=STEPS).map(Field::ULong)));
-    // A second export takes the place of the first, and nothing is left beside it.
-    write_tables(&store, &loaded, folder.path()).unwrap();
+    // Later exports take the place of the first, also two at once, and nothing is left beside it.
+    let other = tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for aside in [&aside, &other] {
+            scope.spawn(|| export(aside.path()));
+        }
+    });
+    assert_eq!(read(folder.path(), "steps"), steps);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 6);
+    assert_eq!(std::fs::read_dir(aside.path()).unwrap().count(), 0);
+}
+
+/// So is what a failure and a condition have not.
+#[test]
+fn what_is_not_known_is_null() {
+    let (data, folder, aside) = (tempdir().unwrap(), tempdir().unwrap(), tempdir().unwrap());
+    let (store, _) = reopen(data.path());
+    let (rank, device, step, wall_ns, ranks, exit_status) = (2, 0, 50, 1, 8, None);
+    let kind = FailureKind::OutOfMemory;
+    let failure = Some(Failure { rank, device, step, wall_ns, ranks, kind, exit_status });
+    let standstill = Growth { layer: Layer::Progress, grown_bytes: 7, ..Growth::default() };
+    write(&store, |changes| {
+        changes.put(&AttemptRecord { serial: 1, ..AttemptRecord::default() });
+        changes.put(&RankRecord { serial: 1, ..RankRecord::default() });
+        changes.put(&incident("inc-0", "llm"));
+        changes.put(&IncidentRecord { failure, ..incident("inc-1", "llm") });
+        changes.put(&IncidentRecord { growth: standstill, ..incident("inc-2", "llm") });
+    });
+    close(store);
+    let (store, loaded) = reopen(data.path());
+    write_tables(&store, &loaded, aside.path(), folder.path()).unwrap();
+    let check = |table: &str, row: usize, names: &[&str]| {
+        let row = &read(folder.path(), table)[row];
+        names.iter().for_each(|name| assert_eq!(row[*name], Field::Null, "{table}: {name}"));
+    };
+    check("attempts", 0, &["ranks", "started"]);
+    check("ranks", 0, &["started"]);
+    let figures = ["bytes_per_step", "grown_bytes"];
+    check("incidents", 1, &figures);
+    check("incidents", 1, &["layer", "scope", "onset_step", "opened"]);
+    check("incidents", 2, &figures);
+    check("incidents", 2, &["device"]);
+    let incidents = read(folder.path(), "incidents");
+    assert_eq!(incidents[0]["grown_bytes"], Field::ULong(0));
+    assert_eq!(incidents[2]["layer"], text("progress"));
 }

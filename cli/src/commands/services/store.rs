@@ -321,7 +321,7 @@ fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     let store = scratch.path().join("store");
     restore_backup(&backup, &store, Tokens::LeaveOut)?;
     let (store, loaded, _) = Store::open(&store)?;
-    let rows = write_tables(&store, &loaded, folder)?;
+    let rows = write_tables(&store, &loaded, scratch.path(), folder)?;
     globals.say(&rows, || {
         let TableRows { attempts, ranks, devices, steps, incidents, actions } = rows;
         format!(

@@ -62,6 +62,11 @@ impl Layer {
         !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress | Self::Process)
     }
 
+    /// Does the layer grow? Else it is a condition, or a failure.
+    pub fn grows(self) -> bool {
+        self.index().is_some()
+    }
+
     /// Is the layer on the tape, step by step? Else it is read from outside.
     pub fn is_on_tape(self) -> bool {
         matches!(self, Self::Allocated | Self::Reserved | Self::Blocks | Self::Peak)
