@@ -12,6 +12,7 @@ use std::time::Duration;
 use memtape_core::capture::Reason;
 use memtape_core::identity::owner::HolderKey;
 use memtape_core::incident::Attempt as _;
+use memtape_core::placement::Proof;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -433,13 +434,22 @@ impl Coordinator {
 
     /// Sends a request to the agent of a node once it is proved that this process still owns its
     /// store: a coordinator whose shard was taken may still have a stream of the agent. A request
-    /// that `begins` nothing is sent in any case, in its turn.
-    fn ask_agent(&self, node: &str, message: Outgoing, begins: bool) {
+    /// that `begins` nothing is sent in any case, in its turn. With a folder nothing waits for the
+    /// store.
+    fn ask_agent(&mut self, node: &str, message: Outgoing, begins: bool) {
+        let may_ask = move |proved: memtape_store::Result<Proof>| {
+            !begins || proved.is_ok_and(|proof| proof.holds(clock::now().mono_ns))
+        };
         let Some(outlet) = self.streams.outlet(node) else { return };
         let Shared { store, counters, events, .. } = self.shared.clone();
+        if let Some(proved) = store.prove_at_once() {
+            return match may_ask(proved) {
+                true => self.send(node, message),
+                false => counters.lose(Loss::AgentNotAsked, 1),
+            };
+        }
         store.prove(Box::new(move |proved| {
-            let may_begin = proved.is_ok_and(|proof| proof.holds(clock::now().mono_ns));
-            if begins && !may_begin {
+            if !may_ask(proved) {
                 counters.lose(Loss::AgentNotAsked, 1);
             } else if let Err(unsent) = outlet.send(message) {
                 // The loop is gone when the coordinator stops.

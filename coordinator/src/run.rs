@@ -160,7 +160,7 @@ async fn serve(
     beside.spawn(door.clone().follow());
     let (works, to_do) = mpsc::unbounded_channel();
     let prover = Prover::Store(store.clone());
-    tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), prover, events));
+    let working = tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), prover, events));
     let serving = tokio::spawn(server::serve(
         listener,
         router,
@@ -184,6 +184,7 @@ async fn serve(
     serving.await.context("the server broke")??;
     // They hold the store.
     beside.shutdown().await;
+    working.await.context("the work broke")?;
     close(store, telemetry).await
 }
 

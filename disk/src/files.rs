@@ -96,8 +96,12 @@ pub trait Held: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Fails unless the lock was held at some time after the call began. Costs a write where
-    /// another machine could have taken it. Blocks.
+    /// Can another machine take the lock from this one? Then a proof costs a write.
+    fn can_be_taken(&self) -> bool {
+        false
+    }
+
+    /// Fails unless the lock was held at some time after the call began. Blocks.
     fn prove(&self) -> io::Result<()> {
         self.check()
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use memtape_core::limits::CHANGES_QUEUED_MAX;
+use memtape_core::placement::Proof;
 
 use crate::backup::make::{self, WithSnapshots};
 use crate::blobs::environment;
@@ -160,6 +161,14 @@ impl Store {
     /// request that rests on the proof asks it, right before it begins, whether it still holds.
     pub fn prove(&self, proved: Proved) {
         self.send(Job::Prove { proved });
+    }
+
+    /// The same without the writer, for a folder: one look at it. None where another machine could
+    /// own the store.
+    pub fn prove_at_once(&self) -> Option<Result<Proof>> {
+        let proof = Proof::new(clock::now().mono_ns);
+        let lock = &self.shared.lock;
+        (!lock.can_be_taken()).then(|| lock.prove().map(|()| proof).map_err(Error::from))
     }
 
     /// Deletes the steps of an attempt.

@@ -5,10 +5,13 @@
 //! the ownership by.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use memtape_core::action::{ActionKind, Outcome};
 use memtape_core::limits::COMPARISONS_MAX;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::access::Door;
 use crate::ingest::event::Event;
@@ -18,7 +21,11 @@ use crate::state::effects::{Work, WorkDone};
 use crate::work::decoding::Snapshots;
 use crate::work::diagnosing;
 
-/// Does work until every sender is gone.
+/// Time for work to end when the coordinator stops. What takes longer is cut, as a kill would do:
+/// the next coordinator observes what came of it.
+const END_TIME: Duration = Duration::from_secs(10);
+
+/// Does work until every sender is gone. No work goes on then, which would hold the store open.
 pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
     snapshots: Snapshots,
@@ -29,10 +36,12 @@ pub(crate) async fn carry_out(
     let snapshots = snapshots.apart();
     let turns = Arc::new(Semaphore::new(COMPARISONS_MAX));
     let nodes = Arc::new(Semaphore::new(1));
+    let mut tasks = JoinSet::new();
     while let Some(work) = works.recv().await {
+        while tasks.try_join_next().is_some() {}
         let (snapshots, events, turns) = (snapshots.clone(), events.clone(), turns.clone());
         let (door, nodes, prover) = (door.clone(), nodes.clone(), prover.clone());
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             let done = match work {
                 Work::Compare(task) => {
                     // Never closed, so that this cannot fail.
@@ -48,6 +57,9 @@ pub(crate) async fn carry_out(
             let _ = events.send(Event::Worked(done)).await;
         });
     }
+    let ending = async { while tasks.join_next().await.is_some() {} };
+    let _ = timeout(END_TIME, ending).await;
+    tasks.shutdown().await;
 }
 
 /// Words of the audit for an action: begun, done, refused, failed, resumed.
@@ -111,6 +123,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use memtape_core::action::TargetKind;
+    use memtape_core::capacity::Division;
     use tokio::task::yield_now;
 
     use super::*;
@@ -178,6 +191,49 @@ mod tests {
         // The audit has no entry that is not stored.
         check("audit = \"required\"\n", true, false, &[]).await;
         check("audit = \"best-effort\"\n", true, true, &[]).await;
+    }
+
+    /// A target that does not end.
+    #[derive(Debug)]
+    struct Endless(mpsc::Sender<()>);
+
+    impl Target for Endless {
+        fn kind(&self) -> TargetKind {
+            TargetKind::Command
+        }
+
+        fn run<'a>(&'a self, _: &'a Order) -> Running<'a> {
+            Box::pin(async {
+                let _ = self.0.send(()).await;
+                std::future::pending().await
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_target_that_does_not_end_does_not_hold_the_store_open() {
+        let disk = SimulatedDisk::new(1);
+        let store = Store::open_in_turns(&disk.process()).unwrap().0;
+        let counters = Arc::<Counters>::default();
+        let audit = Audit::new(store.clone(), counters.clone(), Vec::new());
+        let tokens = Tokens::new(audit.clone(), Vec::new());
+        let door = Arc::new(Door::new(None, None, tokens, audit).unwrap());
+        let snapshots = Snapshots::new(store.blobs().clone(), counters, Division::of(None));
+        let (works, to_do) = mpsc::unbounded_channel();
+        let (begun, mut begins) = mpsc::channel(1);
+        let target = Arc::new(Endless(begun));
+        let order = Box::new(Order::default());
+        works.send(Work::Act { kind: ActionKind::Restart, target, order }).unwrap();
+        let (events, _loop) = mpsc::channel(1);
+        let prover = Prover::Store(store.clone());
+        let working = tokio::spawn(carry_out(to_do, snapshots, door, prover, events));
+        while begins.try_recv().is_err() {
+            store.turn();
+            yield_now().await;
+        }
+        drop(works);
+        working.await.unwrap();
+        assert!(store.closed()());
     }
 
     /// Counts the nodes that are out, takes its time, and keeps out one more where there is none.

@@ -411,3 +411,36 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
         Poll::Pending => panic!("a simulated future waits"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memtape_proto::v1::agent_message::Body;
+    use memtape_proto::v1::coordinator_message::Body as Answer;
+    use memtape_proto::{PROTOCOL, v1};
+    use memtape_simulated_disk::SimulatedDisk;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_is_asked_while_the_writer_of_a_folder_does_nothing() {
+        let now = Now { mono_ns: 1_000_000_000, wall_ns: 1_700_000_000_000_000_000 };
+        let disk = SimulatedDisk::new(1).process();
+        let mut coordinator = SimulatedCoordinator::open(now, Config::default(), &disk).unwrap();
+        let message = |body| v1::AgentMessage { body: Some(body) };
+        let (protocol, node) = (PROTOCOL, "node-a".to_string());
+        let hello = v1::Hello { protocol, node, ..v1::Hello::default() };
+        let stream = coordinator.attach(now, message(Body::Hello(hello))).unwrap();
+        let (tape_id, job) = ("tape-1".to_string(), "train".to_string());
+        let (world_size, owner) = (1, Some(v1::Owner::default()));
+        let report = v1::RankReport { tape_id: tape_id.clone(), step: 8, ..Default::default() };
+        let report = v1::Report { number: 1, ranks: vec![report], ..Default::default() };
+        let up = v1::RankUp { tape_id, job, world_size, owner, ..Default::default() };
+        for body in [Body::RankUp(up), Body::Report(report)] {
+            coordinator.said(now, stream, message(body)).unwrap();
+        }
+        coordinator.request_capture(now, 1, "train", None);
+        let is_request = |answer: Outgoing| matches!(answer.body, Some(Answer::CaptureRequest(_)));
+        let mut answers = std::iter::from_fn(|| coordinator.poll());
+        assert!(answers.any(|(_, answer)| answer.is_some_and(is_request)));
+    }
+}

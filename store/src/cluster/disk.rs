@@ -530,6 +530,10 @@ impl Held for Owned {
         self.shard.durable().now().end.map_or(Ok(()), |end| Err(error(end)))
     }
 
+    fn can_be_taken(&self) -> bool {
+        true
+    }
+
     fn prove(&self) -> io::Result<()> {
         self.disk.wait(self.shard.prove())
     }

@@ -58,6 +58,13 @@ fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
 }
 
 #[test]
+fn a_folder_is_proved_without_its_writer() {
+    let store = Store::open_in_turns(&SimulatedDisk::new(1).process()).unwrap().0;
+    // The writer has no turn.
+    assert!(store.prove_at_once().unwrap().is_ok());
+}
+
+#[test]
 fn a_killed_store_has_everything() {
     let recovery = check(|_| {}, 0..1500);
     assert_eq!(recovery, Recovery::default());

@@ -216,6 +216,7 @@ fn proof(store: &Store) -> Result<Proof> {
 fn a_store_whose_shard_was_taken_proves_nothing() {
     let cluster = Cluster::new();
     let (zombie, _) = cluster.store();
+    assert!(zombie.prove_at_once().is_none());
     let before_ns = clock::now().mono_ns;
     let proved = proof(&zombie).unwrap();
     assert!(proved.holds(before_ns) && !proved.holds(u64::MAX));
