@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
@@ -26,8 +26,9 @@ use crate::tapes::divided::DividedFolders;
 /// Maximum number of events in the queue of the loop; senders wait beyond it.
 const EVENTS_MAX: usize = 256;
 
-/// Time after which an agent without tapes and kept records ends, unless it is the primary agent.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Looks after which an agent ends that has no tapes and no kept records, and for whose shard no
+/// file is found, unless it is the primary agent.
+const IDLE_LOOKS_MAX: u32 = 60;
 
 /// How an agent ended.
 #[derive(Debug)]
@@ -40,13 +41,16 @@ pub(crate) enum Ended {
     Divided(u16),
 }
 
+/// The other shards that have tapes in the folders; none before the folders were read.
+pub(crate) type Found = Option<BTreeSet<u16>>;
+
 /// Which agent of its process.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// The primary agent reads the folders, and publishes the other shards that have tapes there.
-    Primary(watch::Sender<BTreeSet<u16>>, DividedFolders),
+    /// The primary agent reads the folders, and publishes what it found.
+    Primary(watch::Sender<Found>, DividedFolders),
     /// The agent of another shard.
-    Other(u16),
+    Other(u16, watch::Receiver<Found>),
 }
 
 impl Kind {
@@ -54,7 +58,15 @@ impl Kind {
     pub(crate) fn shard(&self) -> Option<u16> {
         match self {
             Self::Primary(..) => None,
-            Self::Other(shard) => Some(*shard),
+            Self::Other(shard, _) => Some(*shard),
+        }
+    }
+
+    /// True if the primary agent finds files for the agent, whether or not they are sound tapes.
+    fn is_found(&self) -> bool {
+        match self {
+            Self::Primary(..) => true,
+            Self::Other(shard, found) => found.borrow().iter().flatten().any(|of| of == shard),
         }
     }
 }
@@ -79,7 +91,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
     let holding = stream::hold(of.coordinators.clone(), known, hello, sender.clone());
     let holding = tokio::spawn(holding);
     let mut ticks = ticks(agent.report_interval());
-    let mut busy = Instant::now();
+    let mut idle_looks = 0;
     let shard = of.kind.shard();
     let ended = loop {
         let event = tokio::select! {
@@ -97,13 +109,12 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
             of.published.set(shard, agent.health(now));
             agent.share(*of.agents.borrow());
             if let Kind::Primary(found, folders) = &of.kind {
-                let shards = BTreeSet::from_iter(folders.found(agent.others()));
+                let shards = Some(BTreeSet::from_iter(folders.found(agent.others())));
                 found.send_if_modified(|known| std::mem::replace(known, shards.clone()) != shards);
             }
-            if !agent.is_idle() {
-                busy = Instant::now();
-            }
-            if let Some(shard) = shard.filter(|_| busy.elapsed() >= IDLE_MAX) {
+            let is_idle = agent.is_idle() && !of.kind.is_found();
+            idle_looks = if is_idle { idle_looks + 1 } else { 0 };
+            if let Some(shard) = shard.filter(|_| idle_looks >= IDLE_LOOKS_MAX) {
                 break Ended::Idle(shard);
             }
         }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::follow::{Ended, Following, Kind, follow};
+use crate::follow::{Ended, Following, Found, Kind, follow};
 use crate::health::Published;
 use crate::link::coordinators::Coordinators;
 use crate::link::wire;
@@ -111,33 +111,31 @@ pub(crate) async fn supervise(
     let primary = shard_of(&parts.config.node, shards);
     let folders = TapeFolders::new(parts.config.tape_dirs.clone(), parts.config.pod_folders);
     let folders = DividedFolders::new(folders);
-    let (found, mut others) = watch::channel(BTreeSet::new());
+    let (found, mut others) = watch::channel(None);
     let (stop, agents) = (CancellationToken::new(), watch::Sender::new(1));
     let mut running = JoinSet::new();
     let mut shards_running = BTreeSet::new();
     let source = Box::new(folders.clone());
     let kind = Kind::Primary(found, folders.clone());
     running.extend(parts.start(kind, jobs(primary), source, (&stop, &agents)));
-    let mut wanted = parts.shards_with_spool(shards);
-    wanted.remove(&primary);
+    let mut with_spool = parts.shards_with_spool(shards);
+    with_spool.remove(&primary);
     let divided = loop {
-        for shard in &wanted {
-            if shards_running.insert(*shard) {
-                let source = Box::new(folders.of_shard(*shard));
-                let started =
-                    parts.start(Kind::Other(*shard), jobs(*shard), source, (&stop, &agents));
-                running.extend(started);
-            }
+        let found = others.borrow_and_update().clone();
+        for shard in missing(found, &mut with_spool, &mut shards_running) {
+            let source = Box::new(folders.of_shard(shard));
+            let kind = Kind::Other(shard, others.clone());
+            running.extend(parts.start(kind, jobs(shard), source, (&stop, &agents)));
         }
         agents.send_replace(1 + shards_running.len() as u64);
         tokio::select! {
             () = &mut *shutdown => break None,
-            Ok(()) = others.changed() => wanted = others.borrow_and_update().clone(),
+            Ok(()) = others.changed() => {}
             Some(ended) = running.join_next() => match ended {
                 Ok(Ended::Divided(shards)) => break Some(shards),
+                // It starts again if it was found meanwhile.
                 Ok(Ended::Idle(shard)) => {
                     shards_running.remove(&shard);
-                    wanted.remove(&shard);
                 }
                 // All agents end together.
                 Ok(Ended::Stopped) => break None,
@@ -155,6 +153,14 @@ pub(crate) async fn supervise(
         parts.published.forget(Some(shard));
     }
     divided
+}
+
+/// Adds the shards whose agents are to run to those that run. None before the folders were read: an
+/// agent says which tapes there are as soon as it is connected.
+fn missing(found: Found, with_spool: &mut BTreeSet<u16>, running: &mut BTreeSet<u16>) -> Vec<u16> {
+    let Some(mut wanted) = found else { return Vec::new() };
+    wanted.append(with_spool);
+    wanted.into_iter().filter(|shard| running.insert(*shard)).collect()
 }
 
 /// The folder of the spool of a shard; none is the only one.
@@ -201,5 +207,23 @@ impl Parts {
         if let Err(error) = write_synced(&RealDisk::new(folder), SHARDS, text.as_bytes()) {
             tracing::warn!("the number of shards cannot be kept in {}: {error}", folder.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_agent_of_a_shard_starts_before_the_folders_were_read() {
+        let (mut with_spool, mut running) = (BTreeSet::from([2, 5]), BTreeSet::new());
+        let mut missing = |found: Option<&[u16]>| {
+            let found = found.map(|shards| shards.iter().copied().collect());
+            super::missing(found, &mut with_spool, &mut running)
+        };
+        assert_eq!(missing(None), Vec::<u16>::new());
+        assert_eq!(missing(Some(&[1, 2])), [1, 2, 5]);
+        assert_eq!(missing(Some(&[1, 3])), [3]);
+        assert_eq!(missing(Some(&[])), Vec::<u16>::new());
     }
 }

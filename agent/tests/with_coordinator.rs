@@ -2,6 +2,7 @@
 
 mod without_coordinator;
 
+mod divided;
 mod host_memory;
 mod ownership;
 mod remedies;

@@ -1,0 +1,71 @@
+//! One process with the agents of several shards.
+
+use std::path::Path;
+
+use memtape_core::placement::shard_of;
+use memtape_core::tape::layout::header;
+use tempfile::TempDir;
+
+use super::support::RunningAgent;
+use super::support::coordinator::{FakeCoordinator, Seen};
+use super::support::rank::{Rank, SMALL};
+use super::{folder, has_steps};
+
+/// A job in the shard of the node, of two, and one in the other shard.
+const PRIMARY: &str = "alpha";
+const OTHER: &str = "beta";
+
+/// More reports than an agent makes that has nothing to do, in all streams of two agents.
+const REPORTS_WHILE_IDLE: usize = 180;
+
+/// A folder of spools whose agent knows that there are this many shards.
+fn divided(shards: u16) -> TempDir {
+    assert_eq!(["node-1", PRIMARY, OTHER].map(|name| shard_of(name, 2)), [0, 0, 1]);
+    let spool = folder();
+    std::fs::write(spool.path().join("shards"), shards.to_string()).expect("a file");
+    spool
+}
+
+fn start(tapes: &Path, spool: &Path, coordinator: &str) -> RunningAgent {
+    RunningAgent::start(tapes, coordinator, |config| config.spool_dir = Some(spool.into()))
+}
+
+fn hellos(seen: &Seen, shard: u32) -> usize {
+    let shards = seen.hellos.iter().filter_map(|hello| hello.shard);
+    shards.filter(|of| of.number == shard).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_whose_only_tape_was_rejected_is_watched_later() {
+    let (tapes, spool) = (folder(), divided(2));
+    let coordinator = FakeCoordinator::start();
+    let rejected = Rank::start(tapes.path(), OTHER, 0, SMALL);
+    // Of an earlier start of the node.
+    rejected.scribble(header::BOOT_ID, 7);
+    let agent = start(tapes.path(), spool.path(), &coordinator.url());
+    coordinator.wait("both streams", |seen| (seen.hellos.len() == 2).then_some(())).await;
+    coordinator.wait_for_reports(REPORTS_WHILE_IDLE).await;
+    let mut rank = Rank::start(tapes.path(), OTHER, 1, SMALL);
+    rank.train(5);
+    coordinator.wait("the rank's steps", |seen| has_steps(seen, &rank, 5)).await;
+    assert_eq!(coordinator.seen().hellos.len(), 2, "an agent with a file ended meanwhile");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agent_of_a_shard_ends_without_files_and_starts_again() {
+    let (tapes, spool) = (folder(), divided(2));
+    let coordinator = FakeCoordinator::start();
+    let agent = start(tapes.path(), spool.path(), &coordinator.url());
+    for round in 1..=2 {
+        let mut rank = Rank::start(tapes.path(), OTHER, 0, SMALL);
+        rank.train(5);
+        coordinator.wait("the rank's steps", |seen| has_steps(seen, &rank, 5)).await;
+        rank.exit();
+        coordinator.wait("its end", |seen| super::down_of(seen, &rank).map(drop)).await;
+        std::fs::remove_file(&rank.path).expect("the tape");
+        coordinator.wait_for_reports(REPORTS_WHILE_IDLE).await;
+        assert_eq!(hellos(&coordinator.seen(), 1), round, "one agent for each rank");
+    }
+    agent.stop().await;
+}
