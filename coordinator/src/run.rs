@@ -36,6 +36,7 @@ use crate::quota::Quotas;
 use crate::restart::RestartConfig;
 use crate::restart::proving::Prover;
 use crate::state::counters::Counters;
+use crate::state::jobs::agents::AgentRefused;
 use crate::state::restored::Restored;
 use crate::telemetry::export::Telemetry;
 use crate::work::decoding::Snapshots;
@@ -299,7 +300,7 @@ fn door(config: &Config, tokens: Tokens, audit: Audit) -> anyhow::Result<Door> {
     Ok(Door::new(config.access_file.clone(), tls, tokens, audit)?)
 }
 
-/// Runs the coordinator's loop. Agents are sent away while `is_left`.
+/// Runs the coordinator's loop. Agents are sent away, and no stream is opened, while `is_left`.
 async fn follow(
     mut coordinator: Coordinator,
     mut queues: Queues,
@@ -320,10 +321,24 @@ async fn follow(
             }
             Some(event) = queues.next() => event,
         };
-        coordinator.handle(clock::now(), event);
+        if let Some(event) = admitted(event, &is_left) {
+            coordinator.handle(clock::now(), event);
+        }
     }
     coordinator.goodbye(RECONNECT_AFTER);
     coordinator
+}
+
+/// The event, unless it is a stream that is refused here.
+fn admitted(event: Event, is_left: impl Fn() -> bool) -> Option<Event> {
+    match event {
+        Event::Attached { reply, .. } if is_left() => {
+            // The receiver is gone if the agent is.
+            let _ = reply.send(Err(AgentRefused::NotRenewed));
+            None
+        }
+        event => Some(event),
+    }
 }
 
 /// Packs and syncs everything.
@@ -348,5 +363,32 @@ async fn close(store: Store, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(why)) => bail!("the store could not be closed in order: {why}"),
         Err(_) => bail!("the store's thread is gone"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::state::messages::Hello;
+
+    #[test]
+    fn no_stream_is_opened_while_the_sign_of_life_is_not_renewed() {
+        for is_left in [false, true] {
+            let (reply, mut answer) = oneshot::channel();
+            let of = String::from;
+            let hello = Hello { node: of("node"), boot_id: of("boot"), version: of("1") };
+            let (from, end) = (([127, 0, 0, 1], 1).into(), CancellationToken::new());
+            let outgoing = mpsc::channel(1).0;
+            let attached = Event::Attached { hello, from, outgoing, end, reply };
+            let admitted = admitted(attached, || is_left);
+            assert_eq!(admitted.is_some(), !is_left);
+            assert!(is_left || answer.try_recv().is_err());
+            if is_left {
+                assert_eq!(answer.try_recv(), Ok(Err(AgentRefused::NotRenewed)));
+            }
+        }
+        assert!(admitted(Event::Tick, || true).is_some());
     }
 }

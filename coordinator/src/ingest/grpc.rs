@@ -205,6 +205,7 @@ impl Service {
         self.tell(Event::Attached { hello, from, outgoing, end, reply }).await?;
         answer.await.map_err(|_| stopping())?.map_err(|why| match why {
             AgentRefused::TooOften(_) => Status::resource_exhausted(why.to_string()),
+            AgentRefused::NotRenewed => Status::unavailable(why.to_string()),
             _ => Status::already_exists(why.to_string()),
         })
     }

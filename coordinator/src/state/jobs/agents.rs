@@ -33,6 +33,8 @@ pub(crate) enum AgentRefused {
     NameTaken(String),
     #[error("another agent, at {1}, connected as node {0:?}: give one of them another --node")]
     Replaced(String, SocketAddr),
+    #[error("this coordinator cannot renew its sign of life: another one may own its jobs by now")]
+    NotRenewed,
 }
 
 impl Jobs {
