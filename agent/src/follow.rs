@@ -17,7 +17,7 @@ use crate::capture::answers::Work;
 use crate::capture::rewind::Rewound;
 use crate::health::Published;
 use crate::link::coordinators::Coordinators;
-use crate::link::stream::{self, StreamEvent};
+use crate::link::stream::{self, Division, StreamEvent};
 use crate::link::upload::{UploadError, upload};
 use crate::link::wire::Outgoing;
 use crate::node::clock;
@@ -75,8 +75,7 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) kind: Kind,
-    /// Number of shards, if it is known and there are several.
-    pub(crate) shards: Option<u16>,
+    pub(crate) division: Division,
     pub(crate) coordinators: Arc<Coordinators>,
     pub(crate) published: Published,
     pub(crate) stop: CancellationToken,
@@ -87,8 +86,7 @@ pub(crate) struct Following {
 /// Runs the loop of an agent to its end.
 pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> Ended {
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-    let known = of.shards.unwrap_or(1);
-    let holding = stream::hold(of.coordinators.clone(), known, hello, sender.clone());
+    let holding = stream::hold(of.coordinators.clone(), of.division, hello, sender.clone());
     let holding = tokio::spawn(holding);
     let mut ticks = ticks(agent.report_interval());
     let mut idle_looks = 0;

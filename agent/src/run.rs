@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use memtape_core::identity::boot_id_words;
 use memtape_core::limits::TAPES_PER_NODE_MAX;
@@ -19,6 +20,7 @@ use crate::config::Config;
 use crate::health::{self, Published};
 use crate::link::channel::AddressError;
 use crate::link::coordinators::Coordinators;
+use crate::link::stream::Division;
 use crate::node::accounts::AccountFiles;
 use crate::node::ends::Ends;
 use crate::node::host::Host;
@@ -28,6 +30,9 @@ use crate::node::process;
 use crate::node::workers::Workers;
 use crate::supervisor::{Parts, supervise};
 use crate::tapes::folders::{FolderError, check_above, check_folder, make_folder};
+
+/// Time for which a number of shards that a coordinator named holds, whatever others name.
+const DIVISION_HOLDS: Duration = Duration::from_secs(60);
 
 /// Open files other than tapes: connections, the spool, and files of /proc.
 const FILES_BESIDE: usize = 512;
@@ -116,12 +121,14 @@ pub async fn run(
         watched: Mutex::default(),
     });
     let parts = Parts { config, tls, boot_id, published, accounts: of_spool, machine };
-    let mut shards = parts.known_shards();
+    let mut division = Division { shards: parts.known_shards(), holds_until: Instant::now() };
     let mut shutdown = std::pin::pin!(shutdown);
-    while let Some(divided) = supervise(&parts, shards, &mut shutdown).await {
-        tracing::info!(shards = divided, "the coordinators of the cluster divide the jobs");
-        parts.divide(shards.unwrap_or(1), divided);
-        shards = Some(divided);
+    loop {
+        parts.divide(division.shards);
+        let divided = supervise(&parts, division, &mut shutdown).await;
+        let Some(shards) = divided else { break };
+        tracing::info!(shards, "the coordinators of the cluster divide the jobs");
+        division = Division { shards, holds_until: Instant::now() + DIVISION_HOLDS };
     }
     if let Some(listening) = listening {
         listening.abort();

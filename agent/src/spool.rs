@@ -32,6 +32,7 @@ mod logs;
 mod tests;
 
 use delivery::{Cursor, open_captures};
+pub(crate) use dividing::{divide, jobs_of, spool_of};
 pub(crate) use logs::Entry;
 use logs::{Logs, name_of};
 
@@ -103,6 +104,9 @@ pub(crate) struct Spool {
     is_failing: bool,
     /// True if tapes may have kept records that were lost, until `take_has_lost` is called.
     has_lost: bool,
+    /// True while the entries of another spool are copied here: a full disk drops nothing then, the
+    /// other spool still has them all.
+    is_target: bool,
 }
 
 /// Kinds of entries, the least valuable first.
@@ -193,6 +197,7 @@ impl Spool {
             synced_ns: 0,
             is_failing: false,
             has_lost: false,
+            is_target: false,
             disk,
             _lock: lock,
             bytes_max,
@@ -300,12 +305,14 @@ impl Spool {
         is_kept
     }
 
-    /// Keeps a rank's end; if that fails, the tape still shows it.
-    pub(crate) fn add_down(&mut self, tape_id: &str, message: Outgoing) {
+    /// Keeps a rank's end; false when it is not kept: the tape still shows it.
+    pub(crate) fn add_down(&mut self, tape_id: &str, message: Outgoing) -> bool {
         let has_status = matches!(&message, Outgoing::RankDown(down) if down.exit_status.is_some());
-        if self.add_fact(self.account(tape_id), wire::encode(message)) {
+        let is_kept = self.add_fact(self.account(tape_id), wire::encode(message));
+        if is_kept {
             self.downs.insert(tape_id.to_string(), has_status);
         }
+        is_kept
     }
 
     /// Keeps step records of one user's tapes. Returns false when they exceed the bound: the tapes
@@ -410,7 +417,7 @@ impl Spool {
         let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
         while self.make_room((account, bytes), kind) {
             result = write(self);
-            if !result.as_ref().is_err_and(is_full) {
+            if self.is_target || !result.as_ref().is_err_and(is_full) {
                 break;
             }
             let most = self.amounts().most().map_or(account, |(most, _)| most);

@@ -6,15 +6,15 @@
 //! spool of their own, as long as there are tapes or kept records. All share the node, and its
 //! bounds of memory in equal parts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use memtape_core::identity::accounts::Accounts;
 use memtape_core::placement::{JobsShard, SHARDS_MAX, shard_of};
-use memtape_disk::files::write_synced;
+use memtape_disk::files::{Disk, replace};
 use memtape_disk::real::RealDisk;
 use memtape_tls::client::ClientTls;
 use tokio::sync::watch;
@@ -26,10 +26,11 @@ use crate::config::Config;
 use crate::follow::{Ended, Following, Found, Kind, follow};
 use crate::health::Published;
 use crate::link::coordinators::Coordinators;
+use crate::link::stream::Division;
 use crate::link::wire;
 use crate::node::clock;
 use crate::node::machine::{Machine, ThisNode};
-use crate::spool::Spool;
+use crate::spool::{self, Spool, jobs_of, spool_of};
 use crate::tapes::divided::DividedFolders;
 use crate::tapes::source::{TapeFolders, TapeSource};
 
@@ -49,17 +50,19 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The number of shards that the coordinators named last; none before the first.
-    pub(crate) fn known_shards(&self) -> Option<u16> {
-        let text = fs::read_to_string(self.config.spool()?.join(SHARDS)).ok()?;
-        text.trim().parse().ok().filter(|shards| (1..=SHARDS_MAX).contains(shards))
+    /// The number of shards that the coordinators named last; 1 before the first.
+    pub(crate) fn known_shards(&self) -> u16 {
+        let folder = self.config.spool();
+        let text = folder.and_then(|folder| fs::read_to_string(folder.join(SHARDS)).ok());
+        let known = text.and_then(|text| text.trim().parse().ok());
+        known.filter(|shards| (1..=SHARDS_MAX).contains(shards)).unwrap_or(1)
     }
 
     /// Starts an agent in a task.
     fn start(
         &self,
         kind: Kind,
-        jobs: Option<JobsShard>,
+        (division, jobs): (Division, Option<JobsShard>),
         source: Box<dyn TapeSource>,
         (stop, agents): (&CancellationToken, &watch::Sender<u64>),
     ) -> Option<impl Future<Output = Ended> + Send + use<>> {
@@ -71,7 +74,7 @@ impl Parts {
         let hello = wire::hello(&config.node, &self.boot_id, jobs);
         let following = Following {
             kind,
-            shards: jobs.map(|jobs| jobs.shards),
+            division,
             coordinators: Arc::new(coordinators),
             published: self.published.clone(),
             stop: stop.clone(),
@@ -99,25 +102,26 @@ impl Parts {
 /// Number of the primary agent among those that watch ranks: no shard has it.
 const PRIMARY: u16 = u16::MAX;
 
-/// Runs the agents, with this number of shards, until `shutdown` is ready, or a coordinator names
-/// another number of shards, which is returned.
+/// Runs the agents of a division until `shutdown` is ready, or a coordinator names another number of
+/// shards, which is returned.
 pub(crate) async fn supervise(
     parts: &Parts,
-    shards: Option<u16>,
+    division: Division,
     shutdown: &mut (impl Future<Output = ()> + Send + Unpin),
 ) -> Option<u16> {
-    let shards = shards.unwrap_or(1);
-    let jobs = |shard| jobs_of(shard, shards);
+    let shards = division.shards;
+    let jobs = |shard| (division, jobs_of(shard, shards));
     let primary = shard_of(&parts.config.node, shards);
     let folders = TapeFolders::new(parts.config.tape_dirs.clone(), parts.config.pod_folders);
     let folders = DividedFolders::new(folders);
     let (found, mut others) = watch::channel(None);
     let (stop, agents) = (CancellationToken::new(), watch::Sender::new(1));
+    let shared = (&stop, &agents);
     let mut running = JoinSet::new();
     let mut shards_running = BTreeSet::new();
     let source = Box::new(folders.clone());
     let kind = Kind::Primary(found, folders.clone());
-    running.extend(parts.start(kind, jobs(primary), source, (&stop, &agents)));
+    running.extend(parts.start(kind, jobs(primary), source, shared));
     let mut with_spool = parts.shards_with_spool(shards);
     with_spool.remove(&primary);
     let divided = loop {
@@ -125,7 +129,7 @@ pub(crate) async fn supervise(
         for shard in missing(found, &mut with_spool, &mut shards_running) {
             let source = Box::new(folders.of_shard(shard));
             let kind = Kind::Other(shard, others.clone());
-            running.extend(parts.start(kind, jobs(shard), source, (&stop, &agents)));
+            running.extend(parts.start(kind, jobs(shard), source, shared));
         }
         agents.send_replace(1 + shards_running.len() as u64);
         tokio::select! {
@@ -163,17 +167,6 @@ fn missing(found: Found, with_spool: &mut BTreeSet<u16>, running: &mut BTreeSet<
     wanted.into_iter().filter(|shard| running.insert(*shard)).collect()
 }
 
-/// The folder of the spool of a shard; none is the only one.
-fn spool_of(folder: &Path, jobs: Option<JobsShard>) -> PathBuf {
-    let name = |JobsShard { shard, shards }| format!("shard-{shard}-of-{shards}");
-    jobs.map_or(folder.to_path_buf(), |jobs| folder.join(name(jobs)))
-}
-
-/// The jobs of a shard; none for all jobs, where there is one shard.
-fn jobs_of(shard: u16, shards: u16) -> Option<JobsShard> {
-    (shards > 1).then_some(JobsShard { shard, shards })
-}
-
 impl Parts {
     /// The shards with a spool that an earlier process may have left records in.
     fn shards_with_spool(&self, shards: u16) -> BTreeSet<u16> {
@@ -182,31 +175,19 @@ impl Parts {
         (0..shards).filter(has_spool).collect()
     }
 
-    /// Moves the entries of all spools to the spools of another division of the jobs, and keeps the
-    /// number of shards for the next start, which may find no coordinator.
-    pub(crate) fn divide(&self, before: u16, shards: u16) {
+    /// Moves what spools of other divisions keep to those of this number of shards, and keeps the
+    /// number for the next start, which may find no coordinator.
+    pub(crate) fn divide(&self, shards: u16) {
         let Some(folder) = self.config.spool() else { return };
-        let mut spools = BTreeMap::new();
-        for old in (0..before).map(|shard| spool_of(folder, jobs_of(shard, before))) {
-            let Some(spool) = old.is_dir().then(|| self.spool(&old)).flatten() else { continue };
-            let kept: BTreeSet<String> = spool.ups().map(|up| up.job.clone()).collect();
-            for shard in kept.iter().map(|job| shard_of(job, shards)) {
-                if !spools.contains_key(&shard)
-                    && let Some(of_shard) = self.spool(&spool_of(folder, jobs_of(shard, shards)))
-                {
-                    spools.insert(shard, of_shard);
-                }
-            }
-            spool.divide(shards, &mut spools);
-            if old != *folder {
-                // An empty folder does no harm.
-                let _ = fs::remove_dir_all(&old);
+        if self.known_shards() != shards {
+            let (disk, text) = (RealDisk::new(folder), format!("{shards}\n"));
+            let kept = disk.make_folder("").and_then(|()| replace(&disk, SHARDS, text.as_bytes()));
+            if let Err(error) = kept {
+                let folder = folder.display();
+                tracing::warn!("the number of shards cannot be kept in {folder}: {error}");
             }
         }
-        let text = format!("{shards}\n");
-        if let Err(error) = write_synced(&RealDisk::new(folder), SHARDS, text.as_bytes()) {
-            tracing::warn!("the number of shards cannot be kept in {}: {error}", folder.display());
-        }
+        spool::divide(folder, shards, |folder| self.spool(folder));
     }
 }
 

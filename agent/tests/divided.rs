@@ -1,10 +1,13 @@
 //! One process with the agents of several shards.
 
 use std::path::Path;
+use std::time::Duration;
 
 use memtape_core::placement::shard_of;
 use memtape_core::tape::layout::header;
+use memtape_proto::v1;
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 use super::support::RunningAgent;
 use super::support::coordinator::{FakeCoordinator, Seen};
@@ -67,5 +70,46 @@ async fn the_agent_of_a_shard_ends_without_files_and_starts_again() {
         coordinator.wait_for_reports(REPORTS_WHILE_IDLE).await;
         assert_eq!(hellos(&coordinator.seen(), 1), round, "one agent for each rank");
     }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clusters_behind_one_address_divide_an_agent_once_a_minute() {
+    let (tapes, spool) = (folder(), divided(1));
+    let coordinator = FakeCoordinator::start();
+    // Two shards, then three, then two.
+    let refuses = |number: usize, _: &str| v1::NotOwner {
+        shards: 2 + number as u32 % 2,
+        owner: String::new(),
+    };
+    coordinator.seen().refuses = Some(refuses);
+    let mut ranks = [PRIMARY, OTHER].map(|job| Rank::start(tapes.path(), job, 0, SMALL));
+    ranks.iter_mut().for_each(|rank| rank.train(5));
+    let agent = start(tapes.path(), spool.path(), &coordinator.url());
+    sleep(Duration::from_secs(4)).await;
+    let attaches = coordinator.seen().attaches;
+    assert!((2..40).contains(&attaches), "{attaches} streams within 4 s");
+    ranks.iter_mut().for_each(|rank| rank.train(5));
+    coordinator.seen().refuses = None;
+    for rank in &ranks {
+        coordinator.wait("the rank's steps", |seen| has_steps(seen, rank, 10)).await;
+        super::assert_gapless(&coordinator.seen().steps(&rank.tape_id, None), 1, 10);
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn owners_that_name_each_other_are_left_for_the_given_coordinators() {
+    let tapes = folder();
+    let [one, other, owner] = [(); 3].map(|()| FakeCoordinator::start());
+    let refuses = |_: usize, owner: &str| v1::NotOwner { shards: 1, owner: owner.to_string() };
+    for (coordinator, named) in [(&one, &other), (&other, &one)] {
+        coordinator.seen().refuses = Some(refuses);
+        coordinator.seen().owner = named.url();
+    }
+    let given = format!("{},{}", one.url(), owner.url());
+    let agent = RunningAgent::start(tapes.path(), &given, |_| ());
+    owner.wait("a stream", |seen| seen.hellos.first().map(drop)).await;
+    assert!(other.seen().attaches > 0);
     agent.stop().await;
 }

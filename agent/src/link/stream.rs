@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_proto::{OtherProtocol, Side, check_protocol};
@@ -30,6 +30,10 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Causes in the log from one connection to the next.
 const CAUSES_MAX: usize = 8;
 
+/// Failures in a row after which the given addresses are tried, also if owners are named: those that
+/// coordinators without their bucket name may be old, and in a circle.
+const NAMED_MAX: u32 = 4;
+
 /// Longest wait that a leaving coordinator can ask for.
 const GOODBYE_MAX: Duration = Duration::from_secs(60);
 
@@ -44,6 +48,14 @@ pub(crate) enum StreamEvent {
     Message(Incoming),
     /// The cluster has another number of shards than the agent knew.
     Divided(u16),
+}
+
+/// The number of shards that an agent takes its cluster for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Division {
+    pub(crate) shards: u16,
+    /// Until then, an agent stays with it whatever other number is named.
+    pub(crate) holds_until: Instant,
 }
 
 /// A stream that the coordinator accepted.
@@ -111,6 +123,8 @@ enum Why {
     /// The coordinator does not own the jobs of the stream: the number of shards, and the URL of
     /// the owner, empty when unknown.
     NotOwner(u16, String),
+    /// It has the first number of shards, and another coordinator has the second.
+    OtherDivision(u16, u16),
     /// The coordinator refused it, with its line.
     Refused(Code, String),
     /// Another cause, in a line.
@@ -143,20 +157,24 @@ impl Why {
                 "no coordinator of the cluster owns the jobs of this stream yet".to_string()
             }
             Self::NotOwner(_, owner) => format!("{owner} owns the jobs of this stream"),
+            Self::OtherDivision(own, other) => format!(
+                "it divides jobs into {own} shards, another one into {other}: give --coordinator \
+                 the addresses of one cluster"
+            ),
             Self::Refused(_, line) | Self::Other(line) => line.clone(),
         }
     }
 }
 
-/// Keeps a stream to the coordinator for as long as the agent's loop listens. The agent takes this
-/// for the number of shards. Each stream of a cluster has a connection of its own.
+/// Keeps a stream to the coordinator for as long as the agent's loop listens. Each stream of a
+/// cluster has a connection of its own.
 pub(crate) async fn hold<E: From<StreamEvent>>(
     coordinators: Arc<Coordinators>,
-    shards: u16,
+    division: Division,
     hello: Outgoing,
     events: mpsc::Sender<E>,
 ) {
-    let mut failures = 0;
+    let mut failures = 0_u32;
     // The causes since the last connection.
     let mut logged: Vec<Why> = Vec::new();
     while !events.is_closed() {
@@ -172,9 +190,15 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
                 return;
             }
         }
-        match &end.why {
-            Why::NotOwner(known, _) if shards != *known => {
-                let divided = StreamEvent::Divided(*known);
+        let why = match end.why {
+            Why::NotOwner(of, _) if of != division.shards => {
+                Why::OtherDivision(of, division.shards)
+            }
+            why => why,
+        };
+        match &why {
+            Why::OtherDivision(shards, _) if Instant::now() >= division.holds_until => {
+                let divided = StreamEvent::Divided(*shards);
                 // This agent ends, and others begin.
                 return drop(events.send(divided.into()).await);
             }
@@ -182,11 +206,13 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
                 failures = 1;
                 continue;
             }
-            Why::NotOwner(_, owner) => drop(coordinators.go_to(owner)),
+            Why::NotOwner(_, owner) if !failures.is_multiple_of(NAMED_MAX) => {
+                let _ = coordinators.go_to(owner);
+            }
             _ => coordinators.start_over(),
         }
         let invalid = coordinators.tls().and_then(ClientTls::invalid);
-        let why = invalid.map_or(end.why, |invalid| Why::Other(invalid.to_string()));
+        let why = invalid.map_or(why, |invalid| Why::Other(invalid.to_string()));
         if logged.len() < CAUSES_MAX && !logged.iter().any(|of| of.is_as(&why)) {
             let line = why.sentence(&coordinator);
             tracing::warn!("coordinator {coordinator} is not connected ({line}); retrying");

@@ -1,54 +1,164 @@
-//! Moves what one spool keeps into others, when a cluster divides its jobs again.
+//! The spools of the shards, and the move of what they keep when a cluster divides its jobs again.
+//!
+//! Each start moves what spools of another division keep to those of the present one. A spool is
+//! deleted after all that it keeps is synced in its new place. A spool whose entries cannot all be
+//! read, kept and synced stays whole, and is tried again at the next start. So a process that is
+//! killed meanwhile, or tries again, leaves entries in two places, and the coordinator takes each
+//! once.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use memtape_core::limits::STEPS_PER_REPORT_MAX;
-use memtape_core::placement::shard_of;
+use memtape_core::limits::{SPOOL_CAPTURES_MAX, STEPS_PER_REPORT_MAX};
+use memtape_core::placement::{JobsShard, shard_of};
+use memtape_disk::files::Disk;
+use memtape_disk::real::RealDisk;
 
-use super::{Next, Spool};
+use super::{Kind, Next, Spool};
 use crate::link::wire::{Outgoing, RankUp};
 
+/// The name of each folder of a shard's spool begins so.
+const SHARD: &str = "shard-";
+
+/// The folder of the spool of a shard; none is the only one.
+pub(crate) fn spool_of(folder: &Path, jobs: Option<JobsShard>) -> PathBuf {
+    let name = |JobsShard { shard, shards }| format!("{SHARD}{shard}-of-{shards}");
+    jobs.map_or(folder.to_path_buf(), |jobs| folder.join(name(jobs)))
+}
+
+/// The jobs of a shard; none for all jobs, where there is one shard.
+pub(crate) fn jobs_of(shard: u16, shards: u16) -> Option<JobsShard> {
+    (shards > 1).then_some(JobsShard { shard, shards })
+}
+
+/// Moves what spools of other divisions keep in this folder to those of this number of shards.
+/// `open` opens a spool, and logs why it cannot.
+pub(crate) fn divide(folder: &Path, shards: u16, open: impl Fn(&Path) -> Option<Spool>) {
+    let present = |shard| spool_of(folder, jobs_of(shard, shards));
+    let mut targets = BTreeMap::new();
+    for old in spools_in(folder) {
+        if (0..shards).any(|shard| present(shard) == old) {
+            continue;
+        }
+        let Some(mut spool) = open(&old) else { continue };
+        let mut jobs: Vec<String> = spool.ups().map(|up| up.job.clone()).collect();
+        // Of entries without a job, that one counts the loss.
+        jobs.resize(jobs.len().max(1), String::new());
+        for shard in jobs.iter().map(|job| shard_of(job, shards)) {
+            if !targets.contains_key(&shard) {
+                targets.extend(open(&present(shard)).map(|target| (shard, target)));
+            }
+        }
+        let is_moved = spool.is_empty()
+            || (RealDisk::new(folder).sync_folder("").is_ok()
+                && spool.divide(shards, &mut targets));
+        if !is_moved {
+            tracing::warn!(
+                "the spool in {} could not be moved to those of the shards of its jobs: it stays, \
+                 and is tried again when the agent is started again",
+                old.display()
+            );
+        } else if old != *folder
+            && let Err(error) = fs::remove_dir_all(&old)
+        {
+            tracing::warn!("the empty spool in {} cannot be deleted: {error}", old.display());
+        }
+    }
+}
+
+/// The folder, which may be the only spool, and those of shards in it.
+fn spools_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let of_shards = entries.flatten().filter(|entry| {
+        let is_folder = entry.file_type().is_ok_and(|of| of.is_dir());
+        is_folder && entry.file_name().to_string_lossy().starts_with(SHARD)
+    });
+    let mut spools: Vec<PathBuf> = of_shards.map(|entry| entry.path()).collect();
+    spools.push(folder.to_path_buf());
+    spools.sort();
+    spools
+}
+
 impl Spool {
-    /// Moves all entries to the spools of the shards of their jobs, of this many shards. A process
-    /// that is killed meanwhile leaves some entries in both, and the coordinator takes each once.
-    pub(crate) fn divide(mut self, shards: u16, spools: &mut BTreeMap<u16, Spool>) {
+    /// Moves all entries to the spools of the shards of their jobs, of this many shards. False when
+    /// that did not succeed; then all entries are still here.
+    pub(crate) fn divide(&mut self, shards: u16, targets: &mut BTreeMap<u16, Spool>) -> bool {
+        targets.values_mut().for_each(|target| target.is_target = true);
+        let lost = self.copy(shards, targets);
+        let is_moved = lost.is_some()
+            && targets.values_mut().all(|target| {
+                let synced = target.steps.sync();
+                target.note(synced)
+            });
+        if let Some(lost) = lost.filter(|_| is_moved) {
+            if let Some(target) = targets.values_mut().next().filter(|_| lost > 0) {
+                tracing::warn!("{lost} step records in the spool are of unknown jobs: dropped");
+                target.count_dropped(Kind::Steps, lost);
+            }
+            let captures: Vec<u64> = self.captures.keys().copied().collect();
+            captures.into_iter().for_each(|number| self.forget_capture(number));
+            self.sent_with(self.last(), 0);
+            self.acked(0);
+            self.pass_time(u64::MAX);
+        }
+        is_moved
+    }
+
+    /// Copies all entries; none when an entry could not be read, or kept. Returns the number of step
+    /// records of ranks whose announcements, and with them the jobs, are here no more.
+    fn copy(&mut self, shards: u16, targets: &mut BTreeMap<u16, Spool>) -> Option<u64> {
         let ups: BTreeMap<String, RankUp> =
             self.ups().map(|up| (up.tape_id.clone(), up.clone())).collect();
+        let (before, mut lost) = (self.dropped, 0);
+        // What was damaged earlier is gone after the next start, and stops no second attempt.
+        let is_whole = |of: &Self| (of.dropped == before).then_some(());
         self.start_stream();
         while let Some(next) = self.next(STEPS_PER_REPORT_MAX) {
             let number = match next {
                 Next::Steps(number, ranks) => {
                     for rank in ranks {
-                        let Some(up) = ups.get(&rank.tape_id) else { continue };
-                        let Some(to) = spools.get_mut(&shard_of(&up.job, shards)) else { continue };
-                        to.add_up(up);
-                        to.add_steps(&[rank]);
+                        let Some(up) = ups.get(&rank.tape_id) else {
+                            lost += rank.steps.len() as u64;
+                            continue;
+                        };
+                        let to = targets.get_mut(&shard_of(&up.job, shards))?;
+                        (to.add_up(up) && to.add_steps(&[rank])).then_some(())?;
                     }
                     number
                 }
                 Next::Down(number, down) => {
-                    if let Some(up) = ups.get(&down.tape_id)
-                        && let Some(to) = spools.get_mut(&shard_of(&up.job, shards))
-                    {
-                        to.add_up(up);
-                        to.add_down(&up.tape_id, Outgoing::RankDown(down));
+                    if let Some(up) = ups.get(&down.tape_id) {
+                        let to = targets.get_mut(&shard_of(&up.job, shards))?;
+                        let has_status = down.exit_status.is_some();
+                        let is_kept = to.is_down(&up.tape_id, has_status)
+                            || (to.add_up(up)
+                                && to.add_down(&up.tape_id, Outgoing::RankDown(down)));
+                        is_kept.then_some(())?;
                     }
                     number
                 }
             };
             self.sent_with(number, 0);
         }
+        is_whole(self)?;
         let captures: Vec<u64> = self.captures.keys().copied().collect();
         for number in captures {
-            let snapshot = self.capture_snapshot(number);
-            let Some(kept) = self.captures.get(&number) else { continue };
-            if let Some(to) = spools.get_mut(&shard_of(&kept.up.job, shards)) {
-                let bytes = snapshot.as_ref().map(|snapshot| &snapshot.bytes[..]);
-                to.add_capture(kept.up.clone(), kept.capture.clone(), bytes);
+            let kept = self.captures.get(&number)?;
+            let (up, capture) = (kept.up.clone(), kept.capture.clone());
+            let has_snapshot = kept.bytes > kept.head_bytes;
+            let snapshot = if has_snapshot { self.capture_snapshot(number) } else { None };
+            let to = targets.get_mut(&shard_of(&up.job, shards))?;
+            if to.captures().any(|known| *known == capture) {
+                continue;
             }
-            self.forget_capture(number);
+            let bytes = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.bytes[..]);
+            let number = to.take_number();
+            let is_kept = to.captures.len() < SPOOL_CAPTURES_MAX
+                && to.write_capture(number, &up, &capture, bytes, Kind::Snapshots);
+            is_kept.then_some(())?;
         }
-        self.acked(0);
-        self.pass_time(u64::MAX);
+        is_whole(self)?;
+        Some(lost)
     }
 }

@@ -426,30 +426,161 @@ fn one_user_pushes_out_nothing_of_another() {
     assert!(received.captures.len() > 5, "and the newest of the other user");
 }
 
+/// A job of each of two shards, and its tape.
+const JOBS: [(&str, &str); 2] = [("alpha", "tape-1"), ("beta", "tape-2")];
+
+fn of_job(job: &str, tape_id: &str) -> RankUp {
+    RankUp { job: job.to_string(), ..up(tape_id) }
+}
+
+/// Keeps some of everything of these jobs, durably.
+fn keep(spool: &mut Spool, jobs: &[(&str, &str)]) {
+    for (job, tape_id) in jobs {
+        assert!(spool.add_up(&of_job(job, tape_id)) && spool.add_steps(&steps(tape_id, 1, 3)));
+        spool.add_down(tape_id, down(tape_id));
+        let name = format!("cap-{job}");
+        spool.add_capture(of_job(job, tape_id), capture(&name, b"snapshot"), Some(b"snapshot"));
+    }
+    spool.pass_time(1 << 40);
+}
+
+/// The spool has all of this job, some of it twice if it `may_repeat`, and nothing of another one.
+fn assert_has(spool: &mut Spool, (job, tape_id): (&str, &str), may_repeat: bool) {
+    let mut received = drain(spool);
+    if may_repeat {
+        received.steps.values_mut().for_each(|steps| {
+            steps.sort_unstable();
+            steps.dedup();
+        });
+    }
+    let expected = Received {
+        steps: BTreeMap::from([(tape_id.to_string(), vec![1, 2, 3])]),
+        downs: vec![tape_id.to_string()],
+        captures: vec![(format!("cap-{job}"), b"snapshot".len())],
+    };
+    assert_eq!(received, expected);
+}
+
+/// A disk with a spool of both jobs, and one for each shard of two.
+fn divided(bytes: impl Fn(u64) -> SimulatedDisk) -> [SimulatedDisk; 3] {
+    let disks = [1, 2, 3].map(bytes);
+    keep(&mut open(&disks[0], BOUND), &JOBS);
+    disks
+}
+
+/// The spool of the first disk, and those of the shards.
+fn opened(disks: &[SimulatedDisk; 3]) -> (Spool, BTreeMap<u16, Spool>) {
+    let targets = disks[1..].iter().map(|disk| open(disk, BOUND));
+    (open(&disks[0], BOUND), (0..).zip(targets).collect())
+}
+
+fn assert_moved(mut targets: BTreeMap<u16, Spool>, may_repeat: bool) {
+    for (shard, job) in (0..).zip(JOBS) {
+        let target = targets.get_mut(&shard).expect("a spool");
+        assert_eq!(target.dropped(), Dropped::default());
+        assert_has(target, job, may_repeat);
+    }
+}
+
 #[test]
 fn a_new_division_moves_every_entry_to_the_spool_of_its_job() {
+    let disks = divided(SimulatedDisk::new);
+    let (mut old, mut targets) = opened(&disks);
+    assert!(old.divide(2, &mut targets));
+    drop(old);
+    assert_moved(targets, false);
+    assert!(open(&disks[0], BOUND).is_empty());
+}
+
+/// Cuts the power of all disks during each call to each of them: the next start moves the rest.
+#[test]
+fn a_division_that_is_cut_off_anywhere_loses_nothing() {
+    let calls = {
+        let disks = divided(SimulatedDisk::new);
+        let (mut old, mut targets) = opened(&disks);
+        let before = disks.each_ref().map(|disk| disk.counts().operations);
+        assert!(old.divide(2, &mut targets));
+        [0, 1, 2].map(|disk| disks[disk].counts().operations - before[disk])
+    };
+    assert!(calls.iter().all(|calls| *calls > 5), "{calls:?}");
+    for (cut, at) in (0..3).flat_map(|cut| (0..=calls[cut]).map(move |at| (cut, at))) {
+        for seed in 0..4 {
+            let disks = divided(|disk| SimulatedDisk::new(disk + 10 * seed));
+            let (mut old, mut targets) = opened(&disks);
+            disks[cut].crash_after(Some(at), true);
+            let is_moved = old.divide(2, &mut targets);
+            drop((old, targets));
+            disks.iter().for_each(|disk| {
+                disk.crash_after(None, true);
+                disk.power_loss();
+            });
+            let (mut old, mut targets) = opened(&disks);
+            assert!(old.divide(2, &mut targets), "disk {cut}, call {at}: {is_moved}");
+            println!("disk {cut}, call {at}, seed {seed}");
+            assert_moved(targets, true);
+        }
+    }
+}
+
+#[test]
+fn what_a_full_or_failing_disk_does_not_take_stays_where_it_is() {
+    type Fault = fn(&[SimulatedDisk; 3], bool);
+    let faults: [Fault; 5] = [
+        |disks, is_on| disks[1].set_room(is_on.then(|| disks[1].used_bytes() + 300)),
+        |disks, is_on| disks[2].set_room(is_on.then_some(0)),
+        |disks, is_on| disks[2].set_failing(is_on),
+        |disks, is_on| disks[0].set_failing(is_on),
+        |disks, is_on| disks[1].fail_syncs(if is_on { 99 } else { 0 }),
+    ];
+    for (number, fault) in faults.into_iter().enumerate() {
+        let disks = divided(SimulatedDisk::new);
+        let (mut old, mut targets) = opened(&disks);
+        fault(&disks, true);
+        assert!(!old.divide(2, &mut targets), "fault {number}");
+        drop((old, targets));
+        fault(&disks, false);
+        let (mut old, mut targets) = opened(&disks);
+        assert!(old.divide(2, &mut targets), "fault {number}");
+        assert_moved(targets, true);
+    }
+}
+
+#[test]
+fn a_spool_that_was_not_moved_is_moved_at_the_next_start() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path();
+    let open = |path: &std::path::Path| {
+        Spool::open(Arc::new(RealDisk::new(path)), BOUND, Accounts::default()).ok()
+    };
+    let of_three = spool_of(folder, jobs_of(2, 3));
+    for (path, job) in [(&*of_three, JOBS[0]), (folder, JOBS[1])] {
+        keep(&mut open(path).expect("a spool"), &[job]);
+    }
+    let [first, second] = [0, 1].map(|shard| spool_of(folder, jobs_of(shard, 2)));
+    std::fs::write(&second, "in the way").expect("a file");
+    divide(folder, 2, open);
+    assert!(!open(folder).expect("the old one").is_empty() && !of_three.exists());
+    assert_has(&mut open(&first).expect("the first shard's"), JOBS[0], false);
+    std::fs::remove_file(&second).expect("removed");
+    divide(folder, 2, open);
+    assert!(open(folder).expect("the old one").is_empty());
+    assert_has(&mut open(&second).expect("the second shard's"), JOBS[1], true);
+}
+
+/// The announcement of a rank can be delivered before its last steps: their job is then unknown.
+#[test]
+fn entries_of_an_unknown_job_are_counted_when_they_are_dropped() {
     let disks = [1, 2, 3].map(SimulatedDisk::new);
     let mut old = open(&disks[0], BOUND);
-    let of_job = |job: &str, tape_id: &str| RankUp { job: job.to_string(), ..up(tape_id) };
-    for (job, tape_id) in [("alpha", "tape-1"), ("beta", "tape-2")] {
-        old.add_up(&of_job(job, tape_id));
-        old.add_steps(&steps(tape_id, 1, 3));
-        old.add_down(tape_id, down(tape_id));
-    }
-    let snapshot = b"snapshot";
-    old.add_capture(of_job("alpha", "tape-1"), capture("cap-1", snapshot), Some(snapshot));
-    let mut spools: BTreeMap<u16, Spool> =
-        (0..).zip(disks[1..].iter().map(|disk| open(disk, BOUND))).collect();
-    old.divide(2, &mut spools);
-    for (shard, tape_id, captures) in
-        [(0, "tape-1", vec![("cap-1".to_string(), snapshot.len())]), (1, "tape-2", Vec::new())]
-    {
-        let expected = Received {
-            steps: BTreeMap::from([(tape_id.to_string(), vec![1, 2, 3])]),
-            downs: vec![tape_id.to_string()],
-            captures,
-        };
-        assert_eq!(drain(spools.get_mut(&shard).expect("a spool")), expected);
-    }
-    assert!(open(&disks[0], BOUND).is_empty());
+    assert!(old.add_up(&of_job("alpha", "tape-1")));
+    assert!(old.add_steps(&steps("tape-1", 1, 3)) && old.add_steps(&steps("tape-1", 4, 5)));
+    old.start_stream();
+    let Some(Next::Steps(number, _)) = old.next(3) else { panic!("steps") };
+    old.sent_with(number, 1);
+    old.acked(1);
+    old.pass_time(1 << 40);
+    drop(old);
+    let (mut old, mut targets) = opened(&disks);
+    assert!(old.divide(2, &mut targets) && old.is_empty());
+    assert_eq!(targets[&0].dropped().steps + targets[&1].dropped().steps, 2);
 }

@@ -13,6 +13,7 @@ use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;
 use memtape_proto::v1::coordinator_server::{Coordinator, CoordinatorServer};
+use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -43,6 +44,12 @@ pub(crate) struct Seen {
     pub(crate) uploads_to_fail: usize,
     /// The last report of each stream that is acknowledged.
     pub(crate) acks_until: Option<u64>,
+    /// Streams that were asked for.
+    pub(crate) attaches: usize,
+    /// Makes the refusal of a stream, from its number.
+    pub(crate) refuses: Option<fn(usize, &str) -> v1::NotOwner>,
+    /// The owner that a refusal names.
+    pub(crate) owner: String,
     agents: Vec<ToAgents>,
 }
 
@@ -128,6 +135,9 @@ impl Default for Seen {
             order: Vec::new(),
             uploads_to_fail: 0,
             acks_until: None,
+            attaches: 0,
+            refuses: None,
+            owner: String::new(),
             agents: Vec::new(),
         }
     }
@@ -242,6 +252,12 @@ impl Coordinator for Service {
         };
         let stream = {
             let mut seen = self.seen();
+            seen.attaches += 1;
+            if let Some(refuses) = seen.refuses {
+                let details = refuses(seen.attaches, &seen.owner).encode_to_vec().into();
+                let code = tonic::Code::FailedPrecondition;
+                return Err(Status::with_details(code, "not mine", details));
+            }
             say(&sender, ToAgent::Welcome(seen.welcome.clone()));
             seen.agents.push(sender.clone());
             seen.hellos.len() + 1
