@@ -84,8 +84,8 @@ pub(crate) trait Node: Debug + Send {
 /// The machine that this process runs on, as one of its agents has it.
 ///
 /// The thread that waits for the ends of ranks, and the thread that samples below them, watch the
-/// ranks of all agents.
-#[derive(Clone, Debug)]
+/// ranks of all agents, each until the agent is dropped.
+#[derive(Debug)]
 pub(crate) struct ThisNode {
     /// Number of the agent: its shard, or another number that no shard has.
     agent: u16,
@@ -115,6 +115,12 @@ impl ThisNode {
     /// The machine for the agent of this number.
     pub(crate) fn new(machine: Arc<Machine>, agent: u16) -> Self {
         Self { agent, machine }
+    }
+}
+
+impl Drop for ThisNode {
+    fn drop(&mut self) {
+        self.watch(Vec::new());
     }
 }
 
@@ -196,5 +202,37 @@ impl Node for ThisNode {
 
     fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading> {
         self.machine.gpus.newest(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_has_ended_watches_no_rank() {
+        let host = Host::new(Path::new("/"));
+        let machine = Arc::new(Machine {
+            boot_id: [1, 2],
+            accounts: Mutex::default(),
+            gpus: Gpus::start(host.root()).expect("a thread"),
+            workers: Workers::start(host.root()).expect("a thread"),
+            ends: Ends::start(host.root()).expect("a thread"),
+            watched: Mutex::default(),
+            host,
+        });
+        let [first, second] = [1, 2].map(|agent| ThisNode::new(machine.clone(), agent));
+        let pid = std::process::id();
+        let stat = crate::node::process::read(Path::new("/"), pid, "stat").expect("it runs");
+        let start_ticks = crate::node::process::start_ticks(&stat).expect("a start");
+        let own = Process::known(pid, start_ticks);
+        first.watch(vec![own]);
+        assert_eq!(second.ranks_of_others(), BTreeSet::from([pid]));
+        assert_eq!(second.state_of(own), State::Running);
+        drop(first);
+        assert_eq!(second.ranks_of_others(), BTreeSet::new());
+        assert_eq!(second.state_of(own), State::Unknown);
     }
 }
