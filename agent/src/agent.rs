@@ -103,6 +103,8 @@ pub(crate) struct Agent {
     /// Number of times that the coordinator came back with another store.
     store_changes: u64,
     gpu_memory: GpuMemory,
+    /// Number of agents that share the bounds of this node.
+    agents: u64,
 }
 
 impl Agent {
@@ -142,6 +144,7 @@ impl Agent {
             store: String::new(),
             store_changes: 0,
             gpu_memory: GpuMemory::default(),
+            agents: 1,
             config,
             node,
         }
@@ -175,7 +178,7 @@ impl Agent {
     }
 
     /// Tapes that were found and belong to other shards, and which.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &(u16, Entry)> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = (u16, &Entry)> {
         self.tapes.others()
     }
 
@@ -186,9 +189,11 @@ impl Agent {
 
     /// Sets the number of agents that share this node's bounds of memory and of the spool.
     pub(crate) fn share(&mut self, agents: u64) {
-        self.captures.divide(&self.config, agents);
+        self.agents = agents.max(1);
+        self.captures.divide(&self.config, self.agents);
+        self.censuses.divide(self.agents);
         if let Some(spool) = &mut self.spool {
-            spool.limit(self.config.spool_bytes_max / agents.max(1));
+            spool.limit(self.config.spool_bytes_max / self.agents);
         }
     }
 
@@ -563,7 +568,7 @@ impl Agent {
             })
         });
         let limits = Limits {
-            bytes_max: self.config.dead_tape_bytes_max,
+            bytes_max: self.config.dead_tape_bytes_max / self.agents,
             age_max: self.config.dead_tape_age_max,
         };
         for (key, reason) in cleanup::choose(dead.collect(), limits) {

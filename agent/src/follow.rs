@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinError;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -81,6 +82,21 @@ pub(crate) struct Following {
     pub(crate) stop: CancellationToken,
     /// Number of the process's agents.
     pub(crate) agents: watch::Receiver<u64>,
+    pub(crate) permits: Arc<Permits>,
+}
+
+/// Permits for what the agents of a process do on threads at the same time.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    rewinds: Semaphore,
+    counts: Semaphore,
+}
+
+impl Permits {
+    /// This number of rewinds, and one count for a census.
+    pub(crate) fn new(rewinds_max: usize) -> Self {
+        Self { rewinds: Semaphore::new(rewinds_max), counts: Semaphore::new(1) }
+    }
 }
 
 /// Runs the loop of an agent to its end.
@@ -120,7 +136,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
             ticks = self::ticks(agent.report_interval());
         }
         while let Some(work) = agent.take_work() {
-            begin(work, &of.coordinators, &sender);
+            begin(work, &of, &sender);
         }
     };
     holding.abort();
@@ -131,19 +147,20 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
 }
 
 /// Carries out one work; its result comes back as an event.
-fn begin(work: Work, coordinators: &Coordinators, events: &mpsc::Sender<Event>) {
-    let (channel, events) = (coordinators.channel(), events.clone());
+fn begin(work: Work, of: &Following, events: &mpsc::Sender<Event>) {
+    let (channel, events) = (of.coordinators.channel(), events.clone());
+    let permits = of.permits.clone();
     tokio::spawn(async move {
         let event = match work {
             Work::Rewind(id, rewind) => {
-                let made = tokio::task::spawn_blocking(move || rewind.make(clock::now)).await;
+                let made = on_thread(&permits.rewinds, move || rewind.make(clock::now)).await;
                 let failed = |error| format!("the tape could not be rewound: {error}");
                 let made = made.unwrap_or_else(|error| Rewound::nothing(&failed(error)));
                 Event::Rewound(id, made)
             }
             Work::Count(key, count) => {
                 let failure = count.failure();
-                let counted = tokio::task::spawn_blocking(move || count.make()).await;
+                let counted = on_thread(&permits.counts, move || count.make()).await;
                 Event::Counted(key, counted.unwrap_or(failure))
             }
             Work::Upload(id, key, snapshot, time_left) => {
@@ -153,6 +170,15 @@ fn begin(work: Work, coordinators: &Coordinators, events: &mpsc::Sender<Event>) 
         };
         let _ = events.send(event).await; // the loop is gone: the agent stops
     });
+}
+
+/// Runs work on a thread as soon as there is a permit.
+async fn on_thread<T: Send + 'static>(
+    permits: &Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let _permit = permits.acquire().await; // never closed
+    tokio::task::spawn_blocking(work).await
 }
 
 /// Runs an upload for at most this long.
@@ -178,7 +204,30 @@ fn ticks(period: Duration) -> Interval {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn agents_share_the_permits_of_a_node() {
+        let (permits, running) = (Arc::new(Semaphore::new(2)), Arc::new(AtomicUsize::new(0)));
+        let works = (0..12).map(|_| {
+            let (permits, running) = (permits.clone(), running.clone());
+            tokio::spawn(async move {
+                let work = move || {
+                    let others = running.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    others
+                };
+                on_thread(&permits, work).await.expect("no panic")
+            })
+        });
+        let works: Vec<_> = works.collect();
+        for work in works {
+            assert!(work.await.expect("no panic") < 2);
+        }
+    }
 
     #[tokio::test]
     async fn an_upload_that_times_out_is_not_a_refusal() {

@@ -88,13 +88,18 @@ enum Unready {
 }
 
 impl Health {
-    /// The state of two agents of one process. Files that are no tapes, and the GPUs, are the
-    /// first one's.
+    /// The state of two agents of one process. The GPUs are the first one's.
     fn with(self, other: &Self) -> Self {
         let dropped = |of: Dropped, more: Dropped| Dropped {
             steps: of.steps + more.steps,
             snapshots: of.snapshots + more.snapshots,
             facts: of.facts + more.facts,
+        };
+        let refused = |of: RefusedTapes, more: RefusedTapes| RefusedTapes {
+            copies: of.copies + more.copies,
+            wrong_holder: of.wrong_holder + more.wrong_holder,
+            other_boot: of.other_boot + more.other_boot,
+            no_room: of.no_room + more.no_room,
         };
         let spool =
             |of: (u64, Dropped), more: (u64, Dropped)| (of.0 + more.0, dropped(of.1, more.1));
@@ -104,6 +109,7 @@ impl Health {
             acked_ns: self.acked_ns.min(other.acked_ns),
             store_changes: self.store_changes + other.store_changes,
             tapes: self.tapes + other.tapes,
+            refused: refused(self.refused, other.refused),
             spool: self.spool.zip(other.spool).map(|(of, more)| spool(of, more)),
             ..self
         }
@@ -408,6 +414,7 @@ mod tests {
         published.set(None, Health { tapes: 2, spool, ..healthy() });
         let health = published.health();
         assert_eq!((health.tapes, health.spool.map(|of| of.0)), (healthy().tapes + 2, Some(10)));
+        assert_eq!(health.refused.copies, 6);
         assert!(!health.is_connected);
         published.forget(Some(3));
         assert!(published.health().is_connected);

@@ -39,6 +39,7 @@ mod tapes {
     pub(crate) mod known;
     pub(crate) mod liveness;
     pub(crate) mod openings;
+    pub(crate) mod others;
     pub(crate) mod pods;
     pub(crate) mod quota;
     pub(crate) mod source;

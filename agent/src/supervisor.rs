@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::follow::{Ended, Following, Found, Kind, follow};
+use crate::follow::{Ended, Following, Found, Kind, Permits, follow};
 use crate::health::Published;
 use crate::link::coordinators::Coordinators;
 use crate::link::stream::Division;
@@ -31,7 +31,7 @@ use crate::link::wire;
 use crate::node::clock;
 use crate::node::machine::{Machine, ThisNode};
 use crate::spool::{self, Spool, jobs_of, spool_of};
-use crate::tapes::divided::DividedFolders;
+use crate::tapes::divided::{DividedFolders, PRIMARY};
 use crate::tapes::source::{TapeFolders, TapeSource};
 
 /// File in the folder of the spool with the number of shards.
@@ -64,7 +64,7 @@ impl Parts {
         kind: Kind,
         (division, jobs): (Division, Option<JobsShard>),
         source: Box<dyn TapeSource>,
-        (stop, agents): (&CancellationToken, &watch::Sender<u64>),
+        (stop, agents, permits): (&CancellationToken, &watch::Sender<u64>, &Arc<Permits>),
     ) -> Option<impl Future<Output = Ended> + Send + use<>> {
         let health_listen = self.config.health_listen.filter(|_| kind.shard().is_none());
         let config = Config { health_listen, ..self.config.clone() };
@@ -79,6 +79,7 @@ impl Parts {
             published: self.published.clone(),
             stop: stop.clone(),
             agents: agents.subscribe(),
+            permits: permits.clone(),
         };
         let agent = Agent::new(clock::now(), config, Box::new(node), (source, jobs), spool);
         Some(follow(agent, hello, following))
@@ -99,9 +100,6 @@ impl Parts {
     }
 }
 
-/// Number of the primary agent among those that watch ranks: no shard has it.
-const PRIMARY: u16 = u16::MAX;
-
 /// Runs the agents of a division until `shutdown` is ready, or a coordinator names another number of
 /// shards, which is returned.
 pub(crate) async fn supervise(
@@ -116,7 +114,8 @@ pub(crate) async fn supervise(
     let folders = DividedFolders::new(folders);
     let (found, mut others) = watch::channel(None);
     let (stop, agents) = (CancellationToken::new(), watch::Sender::new(1));
-    let shared = (&stop, &agents);
+    let permits = Arc::new(Permits::new(parts.config.rewinds_max));
+    let shared = (&stop, &agents, &permits);
     let mut running = JoinSet::new();
     let mut shards_running = BTreeSet::new();
     let source = Box::new(folders.clone());

@@ -129,10 +129,11 @@ impl Captures {
         captures
     }
 
-    /// Takes the part of the bounds that each of this number of agents has.
+    /// Takes the part of the bounds that each of this number of agents has; of rewinds at the same
+    /// time, the agents share the permits of the node.
     pub(crate) fn divide(&mut self, config: &Config, agents: u64) {
         let agents = agents.max(1);
-        self.rewinds_max = (config.rewinds_max / agents as usize).max(1);
+        self.rewinds_max = config.rewinds_max;
         self.upload_bytes_max = config.upload_bytes_max / agents;
         self.memory_bytes_max = config.capture_bytes_max() / agents;
     }

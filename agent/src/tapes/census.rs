@@ -41,6 +41,8 @@ const CENSUSES_BYTES_MAX: usize = 48 << 20;
 /// The censuses of all tapes.
 #[derive(Debug, Default)]
 pub(crate) struct Censuses {
+    /// Number of agents that share the bounds; 0 before it is known, for one.
+    agents: u64,
     tapes: BTreeMap<TapeKey, Counted>,
     /// The tape that is being counted.
     counting: Option<TapeKey>,
@@ -127,6 +129,15 @@ impl Count {
 }
 
 impl Censuses {
+    /// Takes the part of the bounds that each of this number of agents has.
+    pub(crate) fn divide(&mut self, agents: u64) {
+        self.agents = agents;
+    }
+
+    fn part(&self, bytes_max: usize) -> usize {
+        bytes_max / (self.agents.max(1) as usize)
+    }
+
     /// The next tape to be counted; none while one is being counted or none is due.
     pub(crate) fn next(&mut self, now_ns: u64, tapes: &Tapes) -> Option<(TapeKey, Count)> {
         if self.counting.is_some() {
@@ -171,12 +182,12 @@ impl Censuses {
         counted.censuses = result.censuses;
         counted.is_final = result.is_final;
         let readers_bytes: usize = self.tapes.values().map(|tape| tape.reader.bytes()).sum();
-        if readers_bytes > READERS_BYTES_MAX
+        if readers_bytes > self.part(READERS_BYTES_MAX)
             && let Some(counted) = self.tapes.get_mut(&key)
         {
             counted.reader = CensusReader::default();
         }
-        self.drop_beyond(CENSUSES_BYTES_MAX);
+        self.drop_beyond(self.part(CENSUSES_BYTES_MAX));
     }
 
     /// Drops censuses of the users who have most, until all are within a bound.

@@ -29,8 +29,9 @@ use crate::node::process::{Holder, Process};
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
 use crate::tapes::openings::{Budget, REJECTED_PER_USER_MAX};
+use crate::tapes::others::Others;
 use crate::tapes::pods::Pod;
-use crate::tapes::quota::{self, Held, Room, Standing};
+use crate::tapes::quota::{Held, Room, Standing};
 use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
 /// Files remembered as being no tapes, of all users.
@@ -113,10 +114,7 @@ pub(crate) struct Tapes {
     source: Box<dyn TapeSource>,
     /// The shard whose tapes these are; none for all.
     jobs: Option<JobsShard>,
-    /// Tapes of other shards, and which.
-    others: BTreeMap<FileId, (u16, Entry)>,
-    /// Tapes of other shards that were listed since the last whole listing.
-    seen_others: BTreeSet<FileId>,
+    others: Others,
     /// Redaction of command lines, applied to every command line that is sent.
     redaction: Redaction,
     known: BTreeMap<TapeKey, KnownTape>,
@@ -367,8 +365,7 @@ impl Tapes {
         Self {
             source,
             jobs,
-            others: BTreeMap::new(),
-            seen_others: BTreeSet::new(),
+            others: Others::default(),
             redaction,
             known: BTreeMap::new(),
             rejected: BTreeMap::new(),
@@ -386,8 +383,8 @@ impl Tapes {
     }
 
     /// Tapes that were found and belong to other shards, and which.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &(u16, Entry)> {
-        self.others.values()
+    pub(crate) fn others(&self) -> impl Iterator<Item = (u16, &Entry)> {
+        self.others.iter()
     }
 
     /// The tapes, oldest discovery first.
@@ -459,14 +456,15 @@ impl Tapes {
     /// Opens new files in the next part of the folders, at first in all parts. Returns the tapes
     /// that were given up for others.
     fn search(&mut self, node: &dyn Node, budget: &mut Budget) -> Vec<(TapeKey, String)> {
+        let held = self.held();
+        let mut given_up: Vec<_> =
+            self.source.hold(held).into_iter().filter_map(|key| self.give_up(key)).collect();
         let mut ids: BTreeSet<FileId> = self.known.values().map(|known| known.id).collect();
-        let mut given_up = Vec::new();
         let parts = if self.has_seen_all { 1 } else { FIRST_PARTS_MAX };
         for _ in 0..parts {
             let listing = self.source.list();
             for entry in listing.entries {
-                if self.others.contains_key(&entry.id) {
-                    self.seen_others.insert(entry.id);
+                if self.others.has(&entry) {
                     continue;
                 }
                 if self.rejected.contains_key(&entry.id) {
@@ -482,8 +480,7 @@ impl Tapes {
             if listing.is_whole {
                 let seen = std::mem::take(&mut self.seen_rejected);
                 self.rejected.retain(|id, _| seen.contains(id));
-                let seen = std::mem::take(&mut self.seen_others);
-                self.others.retain(|id, _| seen.contains(id));
+                self.others.end_listing();
                 break;
             }
         }
@@ -511,6 +508,7 @@ impl Tapes {
         if !budget.may_open(entry, self.rejected.contains_key(&entry.id)) {
             return None;
         }
+        self.others.forget(entry.id);
         let of = (node, self.jobs);
         let opened = KnownTape::open(self.source.as_ref(), &self.redaction, entry, of);
         let placed = opened.and_then(|known| {
@@ -524,9 +522,10 @@ impl Tapes {
                 Some(displaced)
             }
             Err(NotATape::OtherShard(shard)) => {
-                self.rejected.remove(&entry.id);
-                self.others.insert(entry.id, (shard, entry.clone()));
-                self.seen_others.insert(entry.id);
+                match self.others.add(shard, entry) {
+                    Ok(()) => drop(self.rejected.remove(&entry.id)),
+                    Err(why) => self.reject(entry, &why, budget),
+                }
                 None
             }
             Err(why) => {
@@ -549,24 +548,30 @@ impl Tapes {
 
     /// Makes space for a tape. Returns the tape that was given up for it, if any.
     fn room_for(&mut self, known: &KnownTape) -> Result<Option<(TapeKey, String)>, NotATape> {
+        let held = self.held();
+        match self.source.room(held, known.account, known.standing()) {
+            Room::Free => Ok(None),
+            Room::InPlaceOf(key) => Ok(self.give_up(key)),
+            Room::None => Err(NotATape::NoRoom(known.owner.uid)),
+        }
+    }
+
+    fn held(&self) -> Vec<Held> {
         let held = |(key, known): (TapeKey, &KnownTape)| Held {
             key,
             account: known.account,
             standing: known.standing(),
         };
-        let held: Vec<Held> = self.iter().map(held).collect();
-        match quota::room(&held, known.account, known.standing()) {
-            Room::Free => Ok(None),
-            Room::InPlaceOf(key) => {
-                let Some(displaced) = self.known.remove(&key) else { return Ok(None) };
-                if displaced.is_logged {
-                    let path = &displaced.path;
-                    tracing::warn!("tape {path:?} is given up: there are too many of its user");
-                }
-                Ok(Some((key, displaced.tape_id)))
-            }
-            Room::None => Err(NotATape::NoRoom(known.owner.uid)),
+        self.iter().map(held).collect()
+    }
+
+    fn give_up(&mut self, key: TapeKey) -> Option<(TapeKey, String)> {
+        let given_up = self.known.remove(&key)?;
+        if given_up.is_logged {
+            let path = &given_up.path;
+            tracing::warn!("tape {path:?} is given up: there are too many of its user");
         }
+        Some((key, given_up.tape_id))
     }
 
     /// Refuses a second file that is the same tape of the same user. A file that is more certain,

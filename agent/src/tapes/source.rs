@@ -27,8 +27,10 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, openat, statat, unlinkat}
 use crate::node::accounts::Account;
 use crate::node::workload;
 use crate::tapes::folders::{FolderError, check_folder, is_ours};
+use crate::tapes::known::TapeKey;
 use crate::tapes::liveness::{self, Writer};
 use crate::tapes::pods::Pod;
+use crate::tapes::quota::{self, Held, Room, Standing};
 
 /// Minimum files of a folder that are read in one scan, however many folders there are.
 const FOLDER_ENTRIES_MIN: usize = 16;
@@ -158,6 +160,17 @@ pub(crate) trait TapeSource: Debug + Send {
     /// Opens a tape.
     /// The error says why the file is no tape; it may become one.
     fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape>;
+
+    /// Takes the tapes that are known now. Returns those to be given up for tapes of other agents.
+    fn hold(&mut self, held: Vec<Held>) -> Vec<TapeKey> {
+        drop(held);
+        Vec::new()
+    }
+
+    /// Decides about one more tape beside these, the ones that are known now.
+    fn room(&mut self, held: Vec<Held>, account: Account, standing: Standing) -> Room {
+        quota::room(&held, account, standing)
+    }
 }
 
 /// An open file.
