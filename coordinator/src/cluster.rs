@@ -188,7 +188,7 @@ impl Member {
                         }
                         watch.missed();
                     }
-                    Ok(known) => owners.extend(known.map(|(owner, _)| owner.address)),
+                    Ok(known) => owners.extend(known.map(|(owner, _)| owner.shown().to_string())),
                 }
             }
             match owners.as_slice() {

@@ -47,6 +47,13 @@ pub struct Owner {
     pub renewals: u64,
 }
 
+impl Owner {
+    /// Its URL, else the name of its process, where the hint has no URL of a coordinator.
+    pub fn shown(&self) -> &str {
+        if self.address.is_empty() { &self.process } else { &self.address }
+    }
+}
+
 /// The URL of a coordinator, by its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address<'a> {

@@ -295,7 +295,8 @@ async fn the_url_in_a_hint_is_checked_where_it_is_read() {
     let server = Server::start().await;
     let hint = Hint::new(&bucket(&server, "a"), SHARD);
     let put = |address: &str| {
-        let owner = Owner { address: address.to_string(), epoch: 3, ..Owner::default() };
+        let (process, address) = ("a".to_string(), address.to_string());
+        let owner = Owner { process, address, epoch: 3, ..Owner::default() };
         server.put("some/cluster/owners/0007", serde_json::to_vec(&owner).unwrap());
     };
     for (address, expected) in [
@@ -308,6 +309,7 @@ async fn the_url_in_a_hint_is_checked_where_it_is_read() {
         let (owner, _) = hint.read().await.unwrap().unwrap();
         // The shard can be taken over from such an owner.
         assert_eq!((owner.address.as_str(), owner.epoch), (expected, 3), "{address}");
+        assert_eq!(owner.shown(), if expected.is_empty() { "a" } else { expected });
     }
     put(&"x".repeat(8192));
     assert_eq!(hint.read().await.unwrap_err().kind, Kind::Damaged);

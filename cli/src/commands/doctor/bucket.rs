@@ -81,10 +81,10 @@ fn owner(what: &str, known: Option<&Owner>) -> Check {
     let found = match known {
         None => format!("no coordinator has owned {what} yet"),
         Some(owner) if owner.has_left => {
-            format!("{} was the last owner of {what}, and has left in order", owner.address)
+            format!("{} was the last owner of {what}, and has left in order", owner.shown())
         }
         Some(owner) => {
-            format!("{} says that it owns {what}, epoch {}", owner.address, owner.epoch)
+            format!("{} says that it owns {what}, epoch {}", owner.shown(), owner.epoch)
         }
     };
     Check::ok(NAME, found)
