@@ -36,7 +36,8 @@ use crate::remedies::Remedies;
 use crate::spool::Spool;
 use crate::tapes::census::{Censuses, CountResult};
 use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
-use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::known::{KnownTape, Tapes};
+use crate::tapes::quota::TapeKey;
 use crate::tapes::source::{Entry, TapeSource};
 
 mod announcing;

@@ -17,7 +17,7 @@ use memtape_core::sharing::Turns;
 use crate::link::wire::{Outgoing, RankUp};
 use crate::node::accounts::{self, Account};
 use crate::node::clock::Now;
-use crate::tapes::known::TapeKey;
+use crate::tapes::quota::TapeKey;
 
 use super::{Agent, rank_up};
 

@@ -19,8 +19,9 @@ use crate::node::clock::Now;
 use crate::node::fence::{Hold, NotFenced};
 use crate::node::process::Holder;
 use crate::remedies::{Armed, RemedyKey};
-use crate::tapes::known::{KnownTape, TapeKey};
+use crate::tapes::known::KnownTape;
 use crate::tapes::liveness::Writer;
+use crate::tapes::quota::TapeKey;
 
 /// Steps beyond that of an instruction after which a rank that has not replied never will.
 const STEPS_UNTIL_GIVEN_UP: u64 = 2;

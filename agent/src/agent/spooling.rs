@@ -22,7 +22,8 @@ use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::spool::Next;
 use crate::tapes::death::{Death, Evidence};
-use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::known::{KnownTape, Tapes};
+use crate::tapes::quota::TapeKey;
 
 use super::Agent;
 

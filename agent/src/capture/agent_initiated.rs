@@ -15,7 +15,8 @@ use crate::link::wire::AgentCaptureReason;
 use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::tapes::death::Cause;
-use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::known::{KnownTape, Tapes};
+use crate::tapes::quota::TapeKey;
 
 /// Time between the reason and the capture.
 const DELAY_NS: u64 = 1_000_000_000;

@@ -22,7 +22,7 @@ use crate::link::upload::{EncodedSnapshot, UploadError};
 use crate::link::wire::{Outgoing, capture_answer};
 use crate::node::accounts::Account;
 use crate::tapes::census::Count;
-use crate::tapes::known::TapeKey;
+use crate::tapes::quota::TapeKey;
 
 /// Deadlines of requests are kept within these; one without any gets the first.
 pub(crate) const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);

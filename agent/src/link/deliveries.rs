@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use memtape_core::limits::REPORTS_IN_FLIGHT_MAX;
 
-use crate::tapes::known::TapeKey;
+use crate::tapes::quota::TapeKey;
 
 /// Progress of all tapes.
 #[derive(Debug, Default)]

@@ -15,7 +15,8 @@ use crate::node::accounts::Account;
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::nvml;
-use crate::tapes::known::{KnownTape, TapeKey};
+use crate::tapes::known::KnownTape;
+use crate::tapes::quota::TapeKey;
 
 /// Why a rank's process cannot be read, although it lives.
 const OTHER_NAMESPACE: &str =

@@ -20,7 +20,8 @@ use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
 
 use crate::node::accounts::Account;
-use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::known::{KnownTape, Tapes};
+use crate::tapes::quota::TapeKey;
 use crate::tapes::source::TapeWords;
 
 /// A tape whose steps do not move is counted again after this time: a rank that hangs, or a program

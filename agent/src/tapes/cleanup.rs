@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::node::accounts::Account;
-use crate::tapes::known::TapeKey;
+use crate::tapes::quota::TapeKey;
 
 /// Time without a coordinator after which tapes unknown to it are deleted like others.
 pub(crate) const UNREPORTED_MAX: Duration = Duration::from_secs(60 * 60);

@@ -10,8 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::node::accounts::Account;
-use crate::tapes::known::TapeKey;
-use crate::tapes::quota::{self, Held, Room, Standing};
+use crate::tapes::quota::{self, Held, Room, Standing, TapeKey};
 use crate::tapes::source::{Entry, Listing, NotATape, TapeFile, TapeFolders, TapeSource};
 
 /// The folders, and what was found in them for other shards than the primary one.

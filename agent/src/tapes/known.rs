@@ -31,7 +31,7 @@ use crate::tapes::liveness::Writer;
 use crate::tapes::openings::{Budget, REJECTED_PER_USER_MAX};
 use crate::tapes::others::Others;
 use crate::tapes::pods::Pod;
-use crate::tapes::quota::{Held, Room, Standing};
+use crate::tapes::quota::{Held, Room, Standing, TapeKey};
 use crate::tapes::source::{Entry, FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
 /// Files remembered as being no tapes, of all users.
@@ -56,10 +56,6 @@ const SIGHTINGS_BEFORE_REJECTION: u32 = 3;
 
 /// Looks between two attempts to open a file that was rejected.
 const SIGHTINGS_BETWEEN_ATTEMPTS: u32 = 10;
-
-/// Name of a tape inside the agent, in the order of discovery; never given twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TapeKey(pub(crate) u64);
 
 /// A tape, and the state of its process.
 #[derive(Debug)]

@@ -10,7 +10,10 @@ use memtape_core::limits::{TAPES_KEPT_PER_USER_MAX, TAPES_PER_NODE_MAX};
 use memtape_core::sharing::Amounts;
 
 use crate::node::accounts::Account;
-use crate::tapes::known::TapeKey;
+
+/// Name of a tape inside the agent, in the order of discovery; never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TapeKey(pub(crate) u64);
 
 /// How certain the process of a tape is. The least certain tape gives way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

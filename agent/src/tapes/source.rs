@@ -27,10 +27,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, openat, statat, unlinkat}
 use crate::node::accounts::Account;
 use crate::node::workload;
 use crate::tapes::folders::{FolderError, check_folder, is_ours};
-use crate::tapes::known::TapeKey;
 use crate::tapes::liveness::{self, Writer};
 use crate::tapes::pods::Pod;
-use crate::tapes::quota::{self, Held, Room, Standing};
+use crate::tapes::quota::{self, Held, Room, Standing, TapeKey};
 
 /// Minimum files of a folder that are read in one scan, however many folders there are.
 const FOLDER_ENTRIES_MIN: usize = 16;

@@ -39,7 +39,7 @@ use crate::node::nvml::{NoReading, Reading};
 use crate::node::process::{Holder, Memory, Process};
 use crate::spool::Spool;
 use crate::tapes::census::Count;
-use crate::tapes::known::TapeKey;
+use crate::tapes::quota::TapeKey;
 
 /// The `/etc/subuid` of every simulated node.
 const SUBORDINATE: &str = "1001:100000:65536\n";
