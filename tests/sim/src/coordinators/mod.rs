@@ -6,9 +6,9 @@
 //! and `clock.rs` (a process and its time), `bucket.rs` and `client.rs` (objects and requests),
 //! `work.rs` (what a coordinator does), `history.rs` (what must hold). The store above a shard and
 //! HTTP are not in it: tests with the tests' own bucket have those. A seed repeats its script and
-//! all random numbers that are asked for; still, two plays of one seed can differ (1 of 20 seeds
-//! did). The likely causes are in SlateDB: tokio's `select!`, which begins with any of its branches
-//! and can be given a seed by unstable builds only, and hash maps, whose order differs each time.
+//! all random numbers that are asked for; still, two plays of one seed can differ (1 of 200 seeds
+//! did), where rows are large. The likely cause: SlateDB writes tables in tasks that use tokio's
+//! `select!`, which begins with any of its branches, and takes a seed in unstable builds only.
 
 mod bucket;
 mod client;
