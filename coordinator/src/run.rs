@@ -155,24 +155,18 @@ async fn serve(
         beside.spawn(serve_health(listen, router, counters.clone()).await?);
     }
     let router = for_agents(service).merge(routes::router(api, &names(&config)));
-    let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     door.note_roles("use roles").await;
     beside.spawn(door.clone().follow());
     let (works, to_do) = mpsc::unbounded_channel();
     let prover = Prover::Store(store.clone());
     let working = tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), prover, events));
-    let serving = tokio::spawn(server::serve(
-        listener,
-        router,
-        Bounds::within(&memory),
-        Some(door),
-        counters,
-        async {
-            // Dropped is as good as sent.
-            let _ = serving_stops.await;
-        },
-    ));
+    let (stop_serving, serving_stops) = oneshot::channel::<()>();
+    // Dropped is as good as sent.
+    let stops = async { drop(serving_stops.await) };
+    let bounds = Bounds::within(&memory);
+    let serving = server::serve(listener, router, bounds, Some(door), counters, stops);
+    let serving = tokio::spawn(serving);
 
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
