@@ -27,9 +27,9 @@ use crate::tapes::divided::DividedFolders;
 /// Maximum number of events in the queue of the loop; senders wait beyond it.
 const EVENTS_MAX: usize = 256;
 
-/// Looks after which an agent ends that has no tapes and no kept records, and for whose shard no
+/// Scans after which an agent ends that has no tapes and no kept records, and for whose shard no
 /// file is found, unless it is the primary agent.
-const IDLE_LOOKS_MAX: u32 = 60;
+const IDLE_SCANS_MAX: u32 = 60;
 
 /// How an agent ended.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
     let holding = stream::hold(of.coordinators.clone(), of.division, hello, sender.clone());
     let holding = tokio::spawn(holding);
     let mut ticks = ticks(agent.report_interval());
-    let mut idle_looks = 0;
+    let mut idle_scans = 0;
     let shard = of.kind.shard();
     let ended = loop {
         let event = tokio::select! {
@@ -127,8 +127,8 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
                 found.send_if_modified(|known| std::mem::replace(known, shards.clone()) != shards);
             }
             let is_idle = agent.is_idle() && !of.kind.is_found();
-            idle_looks = if is_idle { idle_looks + 1 } else { 0 };
-            if let Some(shard) = shard.filter(|_| idle_looks >= IDLE_LOOKS_MAX) {
+            idle_scans = if is_idle { idle_scans + 1 } else { 0 };
+            if let Some(shard) = shard.filter(|_| idle_scans >= IDLE_SCANS_MAX) {
                 break Ended::Idle(shard);
             }
         }

@@ -100,8 +100,8 @@ impl Parts {
     }
 }
 
-/// Runs the agents of a division until `shutdown` is ready, or a coordinator names another number of
-/// shards, which is returned.
+/// Runs the agents of a division until `shutdown` is ready, or a coordinator names another number
+/// of shards, which is returned.
 pub(crate) async fn supervise(
     parts: &Parts,
     division: Division,

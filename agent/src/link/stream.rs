@@ -30,8 +30,8 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Causes in the log from one connection to the next.
 const CAUSES_MAX: usize = 8;
 
-/// Failures in a row after which the given addresses are tried, also if owners are named: those that
-/// coordinators without their bucket name may be old, and in a circle.
+/// Failures in a row after which the given addresses are tried, also if owners are named: those
+/// that coordinators without their bucket name may be old, and in a circle.
 const NAMED_MAX: u32 = 4;
 
 /// Longest wait that a leaving coordinator can ask for.

@@ -105,8 +105,8 @@ impl Spool {
         is_moved
     }
 
-    /// Copies all entries; none when an entry could not be read, or kept. Returns the number of step
-    /// records of ranks whose announcements, and with them the jobs, are here no more.
+    /// Copies all entries; none when an entry could not be read, or kept. Returns the number of
+    /// step records of ranks whose announcements, and with them the jobs, are here no more.
     fn copy(&mut self, shards: u16, targets: &mut BTreeMap<u16, Spool>) -> Option<u64> {
         let ups: BTreeMap<String, RankUp> =
             self.ups().map(|up| (up.tape_id.clone(), up.clone())).collect();

@@ -2,8 +2,8 @@
 //! that has jobs on this node.
 //!
 //! The agent of the primary shard reads the folders, and hands over the tapes of other shards that
-//! it finds. The agents of those shards open them from there. The bound on tapes is one of the node:
-//! an agent gives a tape up for one of another agent.
+//! it finds. The agents of those shards open them from there. The bound on tapes is one of the
+//! node: an agent gives a tape up for one of another agent.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -13,8 +13,8 @@ use memtape_core::sharing::Amounts;
 use crate::node::accounts::Account;
 use crate::tapes::source::{Entry, FileId, NotATape};
 
-/// Looks at a file between two times that it is opened.
-const LOOKS_BETWEEN_OPENINGS: u32 = 60;
+/// Scans that list a file between two times that it is opened.
+const SCANS_BETWEEN_OPENINGS: u32 = 60;
 
 /// Tapes of other shards.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) struct Others {
 struct Other {
     shard: u16,
     entry: Entry,
-    looks: u32,
+    scans: u32,
 }
 
 impl Others {
@@ -43,8 +43,8 @@ impl Others {
         let known = self.known.get_mut(&entry.id).filter(|known| known.entry == *entry);
         let Some(known) = known else { return false };
         self.seen.insert(entry.id);
-        known.looks = known.looks.wrapping_add(1);
-        !known.looks.is_multiple_of(LOOKS_BETWEEN_OPENINGS)
+        known.scans = known.scans.wrapping_add(1);
+        !known.scans.is_multiple_of(SCANS_BETWEEN_OPENINGS)
     }
 
     /// Adds a tape of another shard.
@@ -60,7 +60,7 @@ impl Others {
             let displaced = displaced.map(|(id, _)| *id);
             displaced.map(|id| self.known.remove(&id));
         }
-        self.known.insert(entry.id, Other { shard, entry: entry.clone(), looks: 0 });
+        self.known.insert(entry.id, Other { shard, entry: entry.clone(), scans: 0 });
         self.seen.insert(entry.id);
         Ok(())
     }
@@ -94,7 +94,7 @@ mod tests {
         assert!(others.add(3, &known).is_ok() && others.has(&known));
         assert!(!others.has(&entry(5, "b.tape", 7)) && !others.has(&entry(5, "a.tape", 8)));
         // The same name can be another file, too.
-        let opened = (0..2 * LOOKS_BETWEEN_OPENINGS).filter(|_| !others.has(&known)).count();
+        let opened = (0..2 * SCANS_BETWEEN_OPENINGS).filter(|_| !others.has(&known)).count();
         assert_eq!(opened, 2);
         assert_eq!(others.iter().collect::<Vec<_>>(), [(3, &known)]);
         others.end_listing();
