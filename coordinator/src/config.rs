@@ -56,7 +56,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Keep the store in this bucket in place of a folder: s3://BUCKET/PREFIX. Endpoint, region and
     /// keys are in the AWS_ variables. Of the coordinators with the same one, one works, and the
-    /// others wait to take over.
+    /// others wait to take over. file:///PATH is for trying it out on one machine.
     #[arg(
         long = "cluster",
         value_name = "URL",

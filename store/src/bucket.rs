@@ -64,6 +64,9 @@ impl Bucket {
         use object_store::Error as ObjectError;
         let url = &self.url;
         match error {
+            error if url.starts_with("file:") => {
+                Error::io(format!("{url} cannot be used: {}", Error::from(error)))
+            }
             // An object that may be absent is no error where it is read.
             ObjectError::NotFound { .. } => Error::foreign(format!(
                 "the bucket of {url} does not exist: make it, or check its name and \
@@ -95,9 +98,18 @@ impl Bucket {
 
     /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables. Sends nothing yet.
     ///
+    /// A URL `file:///PATH` is a folder of this machine.
+    ///
     /// # Errors
     /// The URL is none of a bucket, or a variable makes no sense.
     pub fn new(url: &str, settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Self> {
+        #[cfg(feature = "cluster")]
+        if let Some(path) = url.strip_prefix("file://").filter(|path| path.starts_with('/')) {
+            let folder = crate::folder::Folder::open(path);
+            let objects = folder.during(|| format!("{url} cannot be used: name another folder"))?;
+            let (objects, prefix) = (Arc::new(objects), Path::default());
+            return Ok(Self { objects, prefix, url: url.into(), seed: None });
+        }
         let (bucket, prefix) = parse(url).ok_or_else(|| {
             Error::foreign(format!("{url:?} is no bucket: write s3://BUCKET/PREFIX"))
         })?;

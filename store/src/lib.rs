@@ -23,6 +23,8 @@ mod clock;
 pub mod cluster;
 mod encoding;
 mod error;
+#[cfg(feature = "cluster")]
+mod folder;
 mod handle;
 mod inventory;
 mod journal;

@@ -9,7 +9,7 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
-    ("agent", 12_748, 5_643),
+    ("agent", 12_751, 5_643),
     ("cli", 17_310, 1_638),
     ("coordinator", 24_199, 11_516),
     ("core", 31_836, 11_586),
@@ -18,9 +18,9 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("pickle", 4_704, 0),
     ("proto", 2_786, 895),
     ("recorder", 7_890, 145),
-    ("store", 11_039, 4_081),
+    ("store", 11_174, 4_081),
     ("tape", 10_836, 2_666),
-    ("tests", 0, 8_770),
+    ("tests", 0, 8_810),
     ("tests/bucket", 0, 735),
     ("tests/disk", 0, 835),
     ("tests/eval", 0, 14_845),

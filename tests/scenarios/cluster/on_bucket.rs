@@ -24,6 +24,7 @@ pub(super) struct OnBucket {
     pub(super) agent: Option<Process>,
     pub(super) jobs: Vec<Process>,
     ports: Vec<u16>,
+    url: String,
     pub(super) scratch: tempfile::TempDir,
     pub(super) server: Server,
     _runtime: Runtime,
@@ -36,16 +37,29 @@ impl OnBucket {
         let server = runtime.block_on(Server::start());
         let scratch = tempfile::tempdir().expect("a temporary folder");
         let ports = (0..members).map(|_| free_port()).collect();
-        Self { agent: None, jobs: Vec::new(), ports, scratch, server, _runtime: runtime }
+        let url = "s3://bucket/cluster".to_string();
+        Self { agent: None, jobs: Vec::new(), ports, url, scratch, server, _runtime: runtime }
     }
 
-    fn url(&self, member: usize) -> String {
+    /// A folder in the place of the bucket.
+    pub(super) fn in_folder(members: usize) -> Self {
+        let rig = Self::new(members);
+        let url = format!("file://{}", rig.scratch.path().join("bucket").display());
+        Self { url, ..rig }
+    }
+
+    /// Where the coordinators keep everything.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn address(&self, member: usize) -> String {
         format!("http://127.0.0.1:{}", self.ports[member])
     }
 
     pub(super) fn coordinator(&self, member: usize, arguments: &[&str]) -> Process {
         let mut command = Command::new(memtape());
-        command.args(["coordinator", "--cluster", "s3://bucket/cluster", "--listen"]);
+        command.args(["coordinator", "--cluster", &self.url, "--listen"]);
         command.arg(format!("127.0.0.1:{}", self.ports[member]));
         command.args(arguments).current_dir(self.scratch.path());
         command.envs(self.server.settings(MEMBERS[member]));
@@ -56,7 +70,7 @@ impl OnBucket {
     pub(super) fn start_agent(&mut self) -> PathBuf {
         let tapes = self.scratch.path().join("tapes");
         std::fs::create_dir_all(&tapes).expect("a folder for tapes");
-        let urls: Vec<String> = (0..self.ports.len()).map(|member| self.url(member)).collect();
+        let urls: Vec<String> = (0..self.ports.len()).map(|member| self.address(member)).collect();
         let mut agent = Command::new(memtape());
         agent.args(["agent", "--node", "node", "--report-interval", "250ms", "--coordinator"]);
         agent.arg(urls.join(",")).arg("--tape-dir").arg(&tapes);
@@ -79,7 +93,7 @@ impl OnBucket {
 
     pub(super) fn ask(&self, member: usize, arguments: &[&str]) -> Option<Value> {
         let mut command = Command::new(memtape());
-        command.args(["--coordinator", &self.url(member), "--json"]).args(arguments);
+        command.args(["--coordinator", &self.address(member), "--json"]).args(arguments);
         let output = command.output().expect("memtape runs");
         output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
     }

@@ -8,6 +8,8 @@ use memtape_bucket::{Fault, Rule};
 use memtape_tests::processes::{Process, signal, wait_for};
 use memtape_tests::{library, marked_line, memtape, torch};
 
+use serde_json::Value;
+
 use super::on_bucket::{OnBucket, PATIENCE, RANKS, SCRIPT};
 
 const JOB: &str = "leaking";
@@ -66,6 +68,30 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
     assert_eq!(status, Some(0), "{said:#?}");
     third.line_with("listening", PATIENCE);
     assert_eq!(rig.incidents(0, JOB).len(), 1);
+}
+
+/// Without a server: for trying it out.
+#[test]
+fn a_cluster_in_a_folder_is_taken_over_and_checked() {
+    let mut rig = OnBucket::in_folder(2);
+    let mut first = rig.coordinator(0, &[]);
+    first.line_with("listening", PATIENCE);
+    let mut second = rig.coordinator(1, &[]);
+    second.line_with("waiting: http://127.0.0.1:", PATIENCE);
+    train_modelled(&mut rig);
+    let incident = wait_for("an incident", PATIENCE, || rig.incidents(0, JOB).pop());
+    first.kill();
+    second.line_with("listening", PATIENCE);
+    assert_eq!(rig.incidents(1, JOB)[0]["id"], incident["id"]);
+    let run = |words: &[&str]| Command::new(memtape()).args(words).output().expect("memtape runs");
+    let checked = run(&["store", "check", rig.url(), "--json"]);
+    let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    assert_eq!(checked["ok"], true, "{checked:#}");
+    let found = run(&["doctor", "--python", "false", "--cluster", rig.url(), "--json"]);
+    let found: Value = serde_json::from_slice(&found.stdout).expect("JSON");
+    let checks = found["checks"].as_array().cloned().unwrap_or_default();
+    let conditions = checks.iter().find(|check| check["name"] == "conditions").expect("checked");
+    assert_eq!(conditions["outcome"], "ok", "{found:#}");
 }
 
 /// The owner is stopped when its action and the audit of it are stored, and its target is not asked

@@ -135,7 +135,7 @@ pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<(
 }
 
 fn check(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
-    let checked = match dir.to_str().filter(|path| path.starts_with("s3://")) {
+    let checked = match dir.to_str().filter(|path| path.contains("://")) {
         Some(url) => check_cluster(url, runtime::threads()?.handle())?,
         None => check_store(dir)?,
     };
