@@ -22,9 +22,6 @@ SEEDS = 4_000
 # One with a stage takes as long as some tens without.
 SEEDS_OF_A_STAGE = 40
 
-# In place of a stage: several coordinators on one bucket.
-COORDINATORS = "coordinators"
-
 # The rule, its file, the line, what comes in its place, and the stage of a restart at which the
 # coordinator is killed, for rules about acting on a job.
 MUTATIONS = [
@@ -105,20 +102,6 @@ MUTATIONS = [
         "self.outcome = Outcome::Running;",
         "observe",
     ),
-    (
-        "a proof of the ownership is a write",
-        "store/src/cluster/shard.rs",
-        "        self.write([]).await?;\n        self.settle().await\n",
-        "        self.settle().await\n",
-        COORDINATORS,
-    ),
-    (
-        "a proof of the ownership holds for a short time",
-        "coordinator/src/restart/proving.rs",
-        "if self.proof().await?.holds(clock::now().mono_ns) {",
-        "if self.proof().await?.holds(0) {",
-        COORDINATORS,
-    ),
 ]
 
 
@@ -159,7 +142,7 @@ def failures(stage, seeds):
         raise ValueError("it does not build")
     simulation = [str(ASIDE / "target/debug/memtape-sim"), "--json", "--seeds", str(seeds)]
     if stage:
-        simulation += ["--coordinators"] if stage == COORDINATORS else ["--stage", stage]
+        simulation += ["--stage", stage]
     done = subprocess.run(simulation, cwd=ROOT, capture_output=True)
     return json.loads(done.stdout)["figures"]["failures"]
 
