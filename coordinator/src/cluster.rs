@@ -2,7 +2,7 @@
 //! renews the hint that says so.
 //!
 //! A coordinator owns one shard. Of several coordinators on one bucket as many work as there are
-//! shards; the others wait, and do not listen. When an owner's hint was not renewed for its time,
+//! shards; the others wait, and listen on the port of health alone. When an owner's hint was not renewed for its time,
 //! one of them claims it and takes the shard. An owner reads the hints of the other shards, too, to
 //! tell agents and people where they are. An owner whose hint or shard was taken ends, and waits
 //! when it is started again. One that cannot renew the hint sends its agents away: the bucket may
@@ -28,6 +28,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::Config;
 #[cfg(feature = "kubernetes")]
+use crate::kubernetes::api::is_name;
+#[cfg(feature = "kubernetes")]
 use crate::kubernetes::lease::{Lease, Leases};
 use crate::members::{Members, Owners};
 
@@ -42,8 +44,13 @@ const HINT_EVERY: Duration = Duration::from_nanos(HINT_EVERY_NS);
 /// Time for one renewal of the hint.
 const HINT_LASTS: Duration = Duration::from_nanos(HINT_LASTS_NS);
 
-/// Time between two reads of the other shards' hints by an owner.
+/// Time between two reads of the other shards' hints by an owner, for each [`OWNERS_AT_ONCE`]
+/// shards.
 const OWNERS_EVERY: Duration = Duration::from_secs(2);
+
+/// Hints that an owner reads at once, so that the requests of all owners do not grow with the
+/// square of their number.
+const OWNERS_AT_ONCE: usize = 8;
 
 /// Waits until a shard of the cluster in this bucket may be taken, and takes it.
 pub(crate) async fn own(url: &str, config: &Config) -> anyhow::Result<Ownership> {
@@ -124,7 +131,7 @@ pub(crate) struct Ownership {
     /// Ends when another coordinator claimed the hint.
     renewing: JoinHandle<()>,
     /// Reads the hints of the other shards, and labels the pod.
-    beside: [JoinHandle<()>; 2],
+    beside: Vec<JoinHandle<()>>,
     process: String,
     hint: ShardHint,
     pod: Pod,
@@ -141,6 +148,9 @@ impl Member {
         let member = Self::new(bucket, cluster.shards, process, config.address());
         #[cfg(feature = "kubernetes")]
         if let Some(name) = &config.cluster_leases {
+            if !config.cluster_pod.as_deref().is_none_or(is_name) {
+                bail!("--cluster-pod is no name of a pod: leave it out, or name this one");
+            }
             return Ok(member.with(Leases::connect(name).await?, config.cluster_pod.clone()));
         }
         Ok(member)
@@ -170,7 +180,8 @@ impl Member {
 
     /// Waits until a shard may be taken, and takes it.
     pub(crate) async fn own(self) -> anyhow::Result<Ownership> {
-        self.pod.label(false).await;
+        let pod = self.pod.clone();
+        let unlabelled = tokio::spawn(async move { pod.label(false).await });
         let mut watches = vec![HintWatch::default(); self.hints.len()];
         let mut shown = None;
         loop {
@@ -184,7 +195,8 @@ impl Member {
                     }
                     Ok(known) if may_claim(watch, known.as_ref()) => {
                         if let Some(taken) = self.claim(ShardId(shard), known).await? {
-                            return Ok(taken);
+                            unlabelled.abort();
+                            return Ok(taken.labelled());
                         }
                         watch.missed();
                     }
@@ -244,17 +256,8 @@ impl Member {
                 let members = Members::new(id.0, read);
                 let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members, claim };
                 let (process, hint) = (self.owner.process.clone(), hint.clone());
-                let pod = self.pod.clone();
-                let labelling = tokio::spawn(async move { pod.label(true).await });
-                let beside = [reading, labelling];
-                Ok(Some(Ownership {
-                    shard,
-                    renewing,
-                    beside,
-                    process,
-                    hint,
-                    pod: self.pod.clone(),
-                }))
+                let (beside, pod) = (vec![reading], self.pod.clone());
+                Ok(Some(Ownership { shard, renewing, beside, process, hint, pod }))
             }
             Err(ShardError::Damaged) => {
                 renewing.abort();
@@ -306,7 +309,7 @@ async fn read_owners((shards, hints): (Vec<usize>, Vec<ShardHint>), owners: watc
                 }
             }
         });
-        sleep(OWNERS_EVERY).await;
+        sleep(OWNERS_EVERY * hints.len().div_ceil(OWNERS_AT_ONCE).max(1) as u32).await;
     }
 }
 
@@ -370,6 +373,13 @@ impl OwnedShard {
 }
 
 impl Ownership {
+    /// Labels the pod, in a task.
+    fn labelled(mut self) -> Self {
+        let pod = self.pod.clone();
+        self.beside.push(tokio::spawn(async move { pod.label(true).await }));
+        self
+    }
+
     /// The shard.
     pub(crate) fn shard(&self) -> OwnedShard {
         self.shard.clone()

@@ -309,6 +309,8 @@ impl Config {
     /// What is wrong with the URL that the other coordinators of a cluster get.
     fn rules_of_address(&self) -> [(bool, &'static str); 4] {
         let address = self.cluster_address.as_deref().and_then(Address::parse);
+        let own = format!("http://{}", self.listen);
+        let has_own = self.cluster_address.is_none() && Address::parse(&own).is_some();
         [
             (
                 self.cluster_url.is_some()
@@ -319,7 +321,7 @@ impl Config {
                  name this coordinator's own URL with --cluster-address",
             ),
             (
-                self.cluster_address.is_some() && address.is_none(),
+                self.cluster_url.is_some() && address.is_none() && !has_own,
                 "--cluster-address must be a URL such as https://one:7771, with its port and \
                  nothing behind it",
             ),

@@ -76,19 +76,17 @@ pub async fn run(
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut shutdown = std::pin::pin!(shutdown);
     // While it waits it listens on the port of health alone: agents and users try the next one.
+    let mut beside = JoinSet::new();
     let mut owned = match &config.cluster_url {
         Some(url) => {
-            let mut beside = JoinSet::new();
             if let Some(listen) = config.health_listen {
                 let router = routes::waiting_router();
                 beside.spawn(serve_health(listen, router, Arc::default()).await?);
             }
-            let owned = tokio::select! {
+            tokio::select! {
                 owned = cluster::own(url, &config) => Some(owned?),
                 () = &mut shutdown => return Ok(()),
-            };
-            beside.shutdown().await;
-            owned
+            }
         }
         None => None,
     };
@@ -100,7 +98,7 @@ pub async fn run(
             () = lost(&mut owned) => is_lost = true,
         }
     };
-    let served = serve(config, shard, ends, on_bound).await;
+    let served = serve(config, shard, beside, ends, on_bound).await;
     match owned {
         Some(_) if is_lost => bail!("another coordinator owns the cluster: start this one again"),
         Some(owned) => served.and(owned.close().await),
@@ -116,10 +114,12 @@ async fn lost(owned: &mut Option<Ownership>) {
     }
 }
 
-/// Serves from the store of this shard, or of the data folder, until `ends` is ready.
+/// Serves from the store of this shard, or of the data folder, until `ends` is ready. `waiting` ends
+/// when the store is open, which may take minutes.
 async fn serve(
     config: Config,
     shard: Option<OwnedShard>,
+    mut waiting: JoinSet<()>,
     ends: impl Future<Output = ()>,
     on_bound: impl FnOnce(SocketAddr) + Send,
 ) -> anyhow::Result<()> {
@@ -149,7 +149,8 @@ async fn serve(
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
     let api =
         Api::new(shared.clone(), requests, door.clone(), (quotas, members), snapshots.clone());
-    let mut beside = JoinSet::new();
+    waiting.shutdown().await;
+    let mut beside = waiting;
     if let Some(listen) = config.health_listen {
         let router = routes::health_router(api.clone());
         beside.spawn(serve_health(listen, router, counters.clone()).await?);

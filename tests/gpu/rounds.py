@@ -61,6 +61,9 @@ def run(options):
     with tarfile.open(options.out.with_suffix(".logs.tgz"), "w:gz") as kept:
         kept.add(work, "logs", filter=lambda file: file if file.isdir() or file.name.endswith(".log") else None)
     shutil.rmtree(work, ignore_errors=True)
+    if not options.out.exists() or not options.out.read_text().strip():
+        print("no round ended")
+        failed += 1
     return failed + table([options.out])
 
 

@@ -58,9 +58,9 @@ pub(super) struct Checked {
     pub(super) deaths: usize,
     /// Actions that a target was asked for.
     pub(super) actions: usize,
-    /// Of all of them, those that are not there.
+    /// Things of all these kinds that are missing.
     pub(super) lost: u64,
-    /// Of all of them, those that are there once more.
+    /// Things of all these kinds that are there twice.
     pub(super) doubled: u64,
     /// What is not as it has to be, in lines.
     pub(super) wrong: Vec<String>,

@@ -2,7 +2,7 @@
 //! far the process may run before something reaches it from outside.
 //!
 //! The clock is the paused one of the process's runtime, which goes on when nothing is left to do.
-//! That of the product, which is one of the thread, is set by it.
+//! It sets the clock of the product, which belongs to the thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
