@@ -21,7 +21,7 @@ use crate::link::wire::{Outgoing, RankUp};
 /// The name of each folder of a shard's spool begins so.
 const SHARD: &str = "shard-";
 
-/// The folder of the spool of a shard; none is the only one.
+/// The folder of a shard's spool. Without shards, this is the folder itself.
 pub(crate) fn spool_of(folder: &Path, jobs: Option<JobsShard>) -> PathBuf {
     let name = |JobsShard { shard, shards }| format!("{SHARD}{shard}-of-{shards}");
     jobs.map_or(folder.to_path_buf(), |jobs| folder.join(name(jobs)))

@@ -27,7 +27,7 @@ pub(crate) struct Limits {
 /// A dead tape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeadTape {
-    /// Which.
+    /// The tape's key.
     pub(crate) key: TapeKey,
     /// User id of the owner.
     pub(crate) account: Account,

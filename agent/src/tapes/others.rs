@@ -1,4 +1,4 @@
-//! The files that the primary agent found and that are tapes of other shards, and of which.
+//! The tapes of other shards that the primary agent found, each with its shard.
 //!
 //! The agents of those shards open them. The name and the number of a file that is gone can be
 //! those of a new one, so each file is opened again from time to time. There are no more of them

@@ -29,7 +29,7 @@ pub(crate) enum Standing {
 /// A known tape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
-    /// Which.
+    /// The tape's key.
     pub(crate) key: TapeKey,
     /// Account of the tape's user.
     pub(crate) account: Account,

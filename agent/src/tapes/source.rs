@@ -174,7 +174,7 @@ pub(crate) trait TapeSource: Debug + Send {
 
 /// An open file.
 pub(crate) trait TapeFile: Debug + Send + Sync {
-    /// Which.
+    /// The file's id.
     fn id(&self) -> FileId;
 
     /// The user who owns it.
