@@ -18,7 +18,7 @@ use crate::capture::answers::Work;
 use crate::capture::rewind::Rewound;
 use crate::health::Published;
 use crate::link::coordinators::Coordinators;
-use crate::link::stream::{self, Division, StreamEvent};
+use crate::link::stream::{self, ShardCount, StreamEvent};
 use crate::link::upload::{UploadError, upload};
 use crate::link::wire::Outgoing;
 use crate::node::clock;
@@ -76,7 +76,7 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) kind: Kind,
-    pub(crate) division: Division,
+    pub(crate) shard_count: ShardCount,
     pub(crate) coordinators: Arc<Coordinators>,
     pub(crate) published: Published,
     pub(crate) stop: CancellationToken,
@@ -102,7 +102,7 @@ impl Permits {
 /// Runs the loop of an agent to its end.
 pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> Ended {
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-    let holding = stream::hold(of.coordinators.clone(), of.division, hello, sender.clone());
+    let holding = stream::hold(of.coordinators.clone(), of.shard_count, hello, sender.clone());
     let holding = tokio::spawn(holding);
     let mut ticks = ticks(agent.report_interval());
     let mut idle_scans = 0;

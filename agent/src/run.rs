@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::health::{self, Published};
 use crate::link::channel::AddressError;
 use crate::link::coordinators::Coordinators;
-use crate::link::stream::Division;
+use crate::link::stream::ShardCount;
 use crate::node::accounts::AccountFiles;
 use crate::node::ends::Ends;
 use crate::node::host::Host;
@@ -32,7 +32,7 @@ use crate::supervisor::{Parts, supervise};
 use crate::tapes::folders::{FolderError, check_above, check_folder, make_folder};
 
 /// Time for which a number of shards that a coordinator named holds, whatever others name.
-const DIVISION_HOLDS: Duration = Duration::from_secs(60);
+const SHARD_COUNT_HOLDS: Duration = Duration::from_secs(60);
 
 /// Open files other than tapes: connections, the spool, and files of /proc.
 const FILES_BESIDE: usize = 512;
@@ -121,14 +121,14 @@ pub async fn run(
         watched: Mutex::default(),
     });
     let parts = Parts { config, tls, boot_id, published, accounts: of_spool, machine };
-    let mut division = Division { shards: parts.known_shards(), holds_until: Instant::now() };
+    let mut shard_count = ShardCount { shards: parts.known_shards(), holds_until: Instant::now() };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        parts.divide(division.shards);
-        let divided = supervise(&parts, division, &mut shutdown).await;
+        parts.divide(shard_count.shards);
+        let divided = supervise(&parts, shard_count, &mut shutdown).await;
         let Some(shards) = divided else { break };
         tracing::info!(shards, "the coordinators of the cluster divide the jobs");
-        division = Division { shards, holds_until: Instant::now() + DIVISION_HOLDS };
+        shard_count = ShardCount { shards, holds_until: Instant::now() + SHARD_COUNT_HOLDS };
     }
     if let Some(listening) = listening {
         listening.abort();

@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::follow::{Ended, Following, Found, Kind, Permits, follow};
 use crate::health::Published;
 use crate::link::coordinators::Coordinators;
-use crate::link::stream::Division;
+use crate::link::stream::ShardCount;
 use crate::link::wire;
 use crate::node::clock;
 use crate::node::machine::{Machine, ThisNode};
@@ -62,7 +62,7 @@ impl Parts {
     fn start(
         &self,
         kind: Kind,
-        (division, jobs): (Division, Option<JobsShard>),
+        (shard_count, jobs): (ShardCount, Option<JobsShard>),
         source: Box<dyn TapeSource>,
         (stop, agents, permits): (&CancellationToken, &watch::Sender<u64>, &Arc<Permits>),
     ) -> Option<impl Future<Output = Ended> + Send + use<>> {
@@ -74,7 +74,7 @@ impl Parts {
         let hello = wire::hello(&config.node, &self.boot_id, jobs);
         let following = Following {
             kind,
-            division,
+            shard_count,
             coordinators: Arc::new(coordinators),
             published: self.published.clone(),
             stop: stop.clone(),
@@ -100,15 +100,15 @@ impl Parts {
     }
 }
 
-/// Runs the agents of a division until `shutdown` is ready, or a coordinator names another number
-/// of shards, which is returned.
+/// Runs the agents of a number of shards until `shutdown` is ready, or a coordinator names another
+/// number of shards, which is returned.
 pub(crate) async fn supervise(
     parts: &Parts,
-    division: Division,
+    shard_count: ShardCount,
     shutdown: &mut (impl Future<Output = ()> + Send + Unpin),
 ) -> Option<u16> {
-    let shards = division.shards;
-    let jobs = |shard| (division, jobs_of(shard, shards));
+    let shards = shard_count.shards;
+    let jobs = |shard| (shard_count, jobs_of(shard, shards));
     let primary = shard_of(&parts.config.node, shards);
     let folders = TapeFolders::new(parts.config.tape_dirs.clone(), parts.config.pod_folders);
     let folders = DividedFolders::new(folders);

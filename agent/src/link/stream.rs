@@ -52,7 +52,7 @@ pub(crate) enum StreamEvent {
 
 /// The number of shards that an agent takes its cluster for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Division {
+pub(crate) struct ShardCount {
     pub(crate) shards: u16,
     /// Until then, an agent stays with it whatever other number is named.
     pub(crate) holds_until: Instant,
@@ -124,7 +124,7 @@ enum Why {
     /// the owner, empty when unknown.
     NotOwner(u16, String),
     /// It has the first number of shards, and another coordinator has the second.
-    OtherDivision(u16, u16),
+    OtherShardCount(u16, u16),
     /// The coordinator refused it, with its line.
     Refused(Code, String),
     /// Another cause, in a line.
@@ -157,7 +157,7 @@ impl Why {
                 "no coordinator of the cluster owns the jobs of this stream yet".to_string()
             }
             Self::NotOwner(_, owner) => format!("{owner} owns the jobs of this stream"),
-            Self::OtherDivision(own, other) => format!(
+            Self::OtherShardCount(own, other) => format!(
                 "it divides jobs into {own} shards, another one into {other}: give --coordinator \
                  the addresses of one cluster"
             ),
@@ -170,7 +170,7 @@ impl Why {
 /// cluster has a connection of its own.
 pub(crate) async fn hold<E: From<StreamEvent>>(
     coordinators: Arc<Coordinators>,
-    division: Division,
+    shard_count: ShardCount,
     hello: Outgoing,
     events: mpsc::Sender<E>,
 ) {
@@ -191,13 +191,13 @@ pub(crate) async fn hold<E: From<StreamEvent>>(
             }
         }
         let why = match end.why {
-            Why::NotOwner(of, _) if of != division.shards => {
-                Why::OtherDivision(of, division.shards)
+            Why::NotOwner(of, _) if of != shard_count.shards => {
+                Why::OtherShardCount(of, shard_count.shards)
             }
             why => why,
         };
         match &why {
-            Why::OtherDivision(shards, _) if Instant::now() >= division.holds_until => {
+            Why::OtherShardCount(shards, _) if Instant::now() >= shard_count.holds_until => {
                 let divided = StreamEvent::Divided(*shards);
                 // This agent ends, and others begin.
                 return drop(events.send(divided.into()).await);
