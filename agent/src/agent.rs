@@ -21,7 +21,7 @@ use crate::capture::agent_initiated::AgentInitiated;
 use crate::capture::answers::{Captures, DEADLINE_DEFAULT, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
-use crate::health::Health;
+use crate::health::{Health, Published};
 use crate::link::deliveries::Deliveries;
 use crate::link::report;
 use crate::link::stream::{Session, StreamEvent};
@@ -104,8 +104,8 @@ pub(crate) struct Agent {
     /// Number of times that the coordinator came back with another store.
     store_changes: u64,
     gpu_memory: GpuMemory,
-    /// Number of agents that share the bounds of this node.
-    agents: u64,
+    /// The agent's part of the bound of dead tapes.
+    dead_tape_bytes_max: u64,
 }
 
 impl Agent {
@@ -145,7 +145,7 @@ impl Agent {
             store: String::new(),
             store_changes: 0,
             gpu_memory: GpuMemory::default(),
-            agents: 1,
+            dead_tape_bytes_max: config.dead_tape_bytes_max,
             config,
             node,
         }
@@ -165,6 +165,7 @@ impl Agent {
     /// The agent's health after a scan.
     pub(crate) fn health(&self, now: Now) -> Health {
         let spool = self.spool.as_ref();
+        let dead = self.tapes.iter().filter(|(_, of)| !of.is_kept && of.life.death().is_some());
         Health {
             store_changes: self.store_changes,
             gpu_memory: self.gpu_memory.clone(),
@@ -173,6 +174,7 @@ impl Agent {
             is_connected: self.session.is_some(),
             acked_ns: self.acked_ns,
             tapes: self.tapes.iter().count(),
+            dead_tape_bytes: dead.map(|(_, known)| known.occupied_bytes).sum(),
             refused: self.tapes.refused(),
             spool: spool.map(|spool| (spool.bytes(), spool.dropped())),
         }
@@ -188,13 +190,15 @@ impl Agent {
         self.tapes.iter().next().is_none() && self.spool.as_ref().is_none_or(Spool::is_empty)
     }
 
-    /// Sets the number of agents that share this node's bounds of memory and of the spool.
-    pub(crate) fn share(&mut self, agents: u64) {
-        self.agents = agents.max(1);
-        self.captures.divide(&self.config, self.agents);
-        self.censuses.divide(self.agents);
+    /// Takes this agent's part of the node's bounds, beside what the others have published.
+    pub(crate) fn share(&mut self, agents: u64, shard: Option<u16>, published: &Published) {
+        self.captures.divide(&self.config, agents);
+        self.censuses.divide(agents);
+        let dead_tapes = published.amounts(|health| health.dead_tape_bytes);
+        self.dead_tape_bytes_max = dead_tapes.part(shard, self.config.dead_tape_bytes_max);
         if let Some(spool) = &mut self.spool {
-            spool.limit(self.config.spool_bytes_max / self.agents);
+            let spools = published.amounts(|health| health.spool.map_or(0, |(bytes, _)| bytes));
+            spool.limit(spools.part(shard, self.config.spool_bytes_max));
         }
     }
 
@@ -568,10 +572,8 @@ impl Agent {
                 is_linked: known.is_linked,
             })
         });
-        let limits = Limits {
-            bytes_max: self.config.dead_tape_bytes_max / self.agents,
-            age_max: self.config.dead_tape_age_max,
-        };
+        let limits =
+            Limits { bytes_max: self.dead_tape_bytes_max, age_max: self.config.dead_tape_age_max };
         for (key, reason) in cleanup::choose(dead.collect(), limits) {
             let Some(known) = self.tapes.get(key) else { continue };
             let (path, bytes) = (known.path.clone(), known.occupied_bytes);

@@ -121,7 +121,7 @@ pub(crate) async fn follow(mut agent: Agent, hello: Outgoing, of: Following) -> 
         agent.handle(now, event);
         if is_look {
             of.published.set(shard, agent.health(now));
-            agent.share(*of.agents.borrow());
+            agent.share(*of.agents.borrow(), shard, &of.published);
             if let Kind::Primary(found, folders) = &of.kind {
                 let shards = Some(BTreeSet::from_iter(folders.found(agent.others())));
                 found.send_if_modified(|known| std::mem::replace(known, shards.clone()) != shards);

@@ -21,6 +21,7 @@ use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use memtape_core::limits::ACK_WAIT_SECONDS_MAX;
 use memtape_core::policy::gpu_memory::Verdict;
+use memtape_core::sharing::Amounts;
 use memtape_proto::readings::RefusedTapes;
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
@@ -65,6 +66,8 @@ pub(crate) struct Health {
     /// Times that the coordinator had another store than before.
     pub(crate) store_changes: u64,
     pub(crate) tapes: usize,
+    /// Memory that tapes of dead processes occupy.
+    pub(crate) dead_tape_bytes: u64,
     pub(crate) refused: RefusedTapes,
     /// None without a spool.
     pub(crate) spool: Option<(u64, Dropped)>,
@@ -109,6 +112,7 @@ impl Health {
             acked_ns: self.acked_ns.min(other.acked_ns),
             store_changes: self.store_changes + other.store_changes,
             tapes: self.tapes + other.tapes,
+            dead_tape_bytes: self.dead_tape_bytes + other.dead_tape_bytes,
             refused: refused(self.refused, other.refused),
             spool: self.spool.zip(other.spool).map(|(of, more)| spool(of, more)),
             ..self
@@ -218,6 +222,11 @@ impl Published {
     /// Forgets the agent of another shard, which has ended.
     pub(crate) fn forget(&self, shard: Option<u16>) {
         self.lock().0.remove(&shard);
+    }
+
+    /// An amount of each agent, from its state.
+    pub(crate) fn amounts(&self, of: impl Fn(&Health) -> u64) -> Amounts<Option<u16>> {
+        self.lock().0.iter().map(|(shard, health)| (*shard, of(health))).collect()
     }
 
     /// The state of all agents.
@@ -369,6 +378,7 @@ mod tests {
             acked_ns: 100 * SECOND_NS,
             store_changes: 1,
             tapes: 8,
+            dead_tape_bytes: 5,
             refused: RefusedTapes { copies: 3, ..RefusedTapes::default() },
             spool: Some((4096, Dropped::default())),
             gpu_memory: GpuMemory::default(),
@@ -404,6 +414,19 @@ mod tests {
         assert_eq!((status(50, 230), status(50, 231)), (200, 503), "never since the start");
         published.set(None, healthy());
         assert_eq!((status(50, 280), status(50, 281)), (200, 503), "not any more");
+    }
+
+    #[test]
+    fn an_agent_has_what_the_others_leave_and_an_equal_part_at_least() {
+        let published = Published::new(None);
+        let part = |shard| published.amounts(|of| of.dead_tape_bytes).part(shard, 100);
+        assert_eq!(part(None), 100);
+        for (shard, dead_tape_bytes) in [(None, 80), (Some(1), 10), (Some(2), 0)] {
+            published.set(shard, Health { dead_tape_bytes, ..healthy() });
+        }
+        assert_eq!([None, Some(1), Some(2)].map(part), [90, 50, 33]);
+        published.forget(Some(1));
+        assert_eq!(part(None), 100);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! primary agent, of the shard of the node's name, reads the folders of tapes and makes the node
 //! known; the tapes of other shards that it finds have agents of their own, with a stream and a
 //! spool of their own, as long as there are tapes or kept records. All share the node, and its
-//! bounds of memory in equal parts.
+//! bounds of memory in equal parts; of the bounds of dead tapes and of the spool, each agent has an
+//! equal part at least, and what the others leave.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,6 @@
 //! One process with the agents of several shards.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -70,6 +71,33 @@ async fn the_agent_of_a_shard_ends_without_files_and_starts_again() {
         coordinator.wait_for_reports(REPORTS_WHILE_IDLE).await;
         assert_eq!(hellos(&coordinator.seen(), 1), round, "one agent for each rank");
     }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_starts_deletes_no_dead_tape_of_another_within_the_bound() {
+    let (tapes, spool) = (folder(), divided(2));
+    let coordinator = FakeCoordinator::start();
+    let [mut dead, mut other] = [PRIMARY, OTHER].map(|job| {
+        let mut rank = Rank::start(tapes.path(), job, 0, SMALL);
+        rank.train(5);
+        rank
+    });
+    let bytes = dead.file.metadata().expect("the tape").blocks() * 512;
+    let agent = RunningAgent::start(tapes.path(), &coordinator.url(), |config| {
+        config.spool_dir = Some(spool.path().into());
+        config.dead_tape_bytes_max = bytes * 3 / 2;
+    });
+    for rank in [&dead, &other] {
+        coordinator.wait("the rank's steps", |seen| has_steps(seen, rank, 5)).await;
+    }
+    dead.exit();
+    coordinator.wait("its end", |seen| super::down_of(seen, &dead).map(drop)).await;
+    coordinator.wait_for_reports(REPORTS_WHILE_IDLE / 3).await;
+    assert!(dead.path.exists(), "the other agent has no dead tape");
+    other.exit();
+    let is_deleted = |rank: &Rank| !rank.path.exists();
+    coordinator.wait("room", |_| (is_deleted(&dead) || is_deleted(&other)).then_some(())).await;
     agent.stop().await;
 }
 

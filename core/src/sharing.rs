@@ -124,6 +124,13 @@ impl<Owner: Ord + Copy> Amounts<Owner> {
         self.0.iter().max_by_key(|(_, of)| **of).map(|(owner, of)| (*owner, *of))
     }
 
+    /// The part of `all` that an owner may have: what the others leave, and an equal part at least.
+    pub fn part(&self, owner: Owner, all: u64) -> u64 {
+        let others = self.0.keys().filter(|of| **of != owner).count() as u64;
+        let left = all.saturating_sub(self.sum().saturating_sub(self.of(owner)));
+        left.max(all / others.saturating_add(1))
+    }
+
     /// May an owner have this much more of `all`? An owner who is alone may have all of it; beside
     /// others, no more than an equal part.
     pub fn admits(&self, owner: Owner, amount: u64, all: u64) -> bool {
