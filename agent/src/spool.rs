@@ -32,7 +32,7 @@ mod logs;
 mod tests;
 
 use delivery::{Cursor, open_captures};
-pub(crate) use dividing::{divide, jobs_of, spool_of};
+pub(crate) use dividing::{divide, jobs_of, shards_with_records, spool_of};
 pub(crate) use logs::Entry;
 use logs::{Logs, name_of};
 
@@ -104,8 +104,8 @@ pub(crate) struct Spool {
     is_failing: bool,
     /// True if tapes may have kept records that were lost, until `take_has_lost` is called.
     has_lost: bool,
-    /// True while the entries of another spool are copied here: a full disk drops nothing then, the
-    /// other spool still has them all.
+    /// True while the entries of another spool are copied here. Nothing is dropped for them, since
+    /// the other spool still has them all, and they may fill the bound once more.
     is_target: bool,
 }
 
@@ -417,7 +417,7 @@ impl Spool {
         let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
         while self.make_room((account, bytes), kind) {
             result = write(self);
-            if self.is_target || !result.as_ref().is_err_and(is_full) {
+            if !result.as_ref().is_err_and(is_full) {
                 break;
             }
             let most = self.amounts().most().map_or(account, |(most, _)| most);
@@ -432,14 +432,13 @@ impl Spool {
     /// user would exceed an equal part of the bound; else entries of the user who has most. Returns
     /// false when the bytes never fit.
     fn make_room(&mut self, (account, bytes): (Account, u64), kind: Kind) -> bool {
+        let bytes_max = self.bytes_max.saturating_mul(1 + u64::from(self.is_target));
         loop {
             let amounts = self.amounts();
-            let is_full = amounts.sum().saturating_add(bytes) > self.bytes_max;
+            let is_full = amounts.sum().saturating_add(bytes) > bytes_max;
             let most = amounts.most().map(|(most, _)| most).filter(|_| is_full);
             let has_dropped = match most {
-                _ if !amounts.admits(account, bytes, self.bytes_max) => {
-                    self.drop_one(account, kind)
-                }
+                _ if !amounts.admits(account, bytes, bytes_max) => self.drop_one(account, kind),
                 None => return !is_full,
                 Some(most) if most == account => self.drop_one(account, kind),
                 Some(most) => self.drop_one(most, Kind::Facts),
@@ -450,8 +449,12 @@ impl Spool {
         }
     }
 
-    /// Drops a user's oldest entry worth no more than `kind`; false when there is none.
+    /// Drops a user's oldest entry worth no more than `kind`; false when there is none, or while
+    /// another spool is copied here.
     fn drop_one(&mut self, account: Account, kind: Kind) -> bool {
+        if self.is_target {
+            return false;
+        }
         let steps = self.steps.drop_oldest(account, self.delivered);
         if let Some(steps) = steps {
             self.count_dropped(Kind::Steps, steps);

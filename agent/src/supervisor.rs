@@ -31,7 +31,7 @@ use crate::link::stream::ShardCount;
 use crate::link::wire;
 use crate::node::clock;
 use crate::node::machine::{Machine, ThisNode};
-use crate::spool::{self, Spool, jobs_of, spool_of};
+use crate::spool::{self, Dropped, Spool, jobs_of, spool_of};
 use crate::tapes::divided::{DividedFolders, PRIMARY};
 use crate::tapes::source::{TapeFolders, TapeSource};
 
@@ -122,8 +122,7 @@ pub(crate) async fn supervise(
     let source = Box::new(folders.clone());
     let kind = Kind::Primary(found, folders.clone());
     running.extend(parts.start(kind, jobs(primary), source, shared));
-    let mut with_spool = parts.shards_with_spool(shards);
-    with_spool.remove(&primary);
+    let mut with_spool = parts.shards_with_records(shards, primary);
     let divided = loop {
         let found = others.borrow_and_update().clone();
         for shard in missing(found, &mut with_spool, &mut shards_running) {
@@ -140,6 +139,7 @@ pub(crate) async fn supervise(
                 // It starts again if it was found meanwhile.
                 Ok(Ended::Idle(shard)) => {
                     shards_running.remove(&shard);
+                    parts.remove_empty_spool(shard, shards);
                 }
                 // All agents end together.
                 Ok(Ended::Stopped) => break None,
@@ -168,11 +168,23 @@ fn missing(found: Found, with_spool: &mut BTreeSet<u16>, running: &mut BTreeSet<
 }
 
 impl Parts {
-    /// The shards with a spool that an earlier process may have left records in.
-    fn shards_with_spool(&self, shards: u16) -> BTreeSet<u16> {
+    /// The shards beside the primary one in whose spools an earlier process has left records.
+    fn shards_with_records(&self, shards: u16, primary: u16) -> BTreeSet<u16> {
         let Some(folder) = self.config.spool() else { return BTreeSet::new() };
-        let has_spool = |shard: &u16| spool_of(folder, jobs_of(*shard, shards)).is_dir();
-        (0..shards).filter(has_spool).collect()
+        spool::shards_with_records(folder, (shards, primary), |folder| self.spool(folder))
+    }
+
+    /// Deletes the folder of a shard's spool, unless it has records or counts of dropped ones, or
+    /// another process uses it.
+    fn remove_empty_spool(&self, shard: u16, shards: u16) {
+        let Some(folder) = self.config.spool() else { return };
+        let folder = spool_of(folder, jobs_of(shard, shards));
+        let is_unused = |of: &Spool| of.is_empty() && of.dropped() == Dropped::default();
+        if let Some(_locked) = self.spool(&folder).filter(is_unused)
+            && let Err(error) = fs::remove_dir_all(&folder)
+        {
+            tracing::warn!("the empty spool in {} cannot be deleted: {error}", folder.display());
+        }
     }
 
     /// Moves what spools of other divisions keep to those of this number of shards, and keeps the

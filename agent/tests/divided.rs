@@ -70,6 +70,7 @@ async fn the_agent_of_a_shard_ends_without_files_and_starts_again() {
         std::fs::remove_file(&rank.path).expect("the tape");
         coordinator.wait_for_reports(REPORTS_WHILE_IDLE).await;
         assert_eq!(hellos(&coordinator.seen(), 1), round, "one agent for each rank");
+        assert!(!spool.path().join("shard-1-of-2").exists(), "its empty spool is deleted");
     }
     agent.stop().await;
 }

@@ -6,7 +6,7 @@
 //! killed meanwhile, or tries again, leaves entries in two places, and the coordinator takes each
 //! once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use memtape_core::placement::{JobsShard, shard_of};
 use memtape_disk::files::Disk;
 use memtape_disk::real::RealDisk;
 
-use super::{Kind, Next, Spool};
+use super::{Dropped, Kind, Next, Spool};
 use crate::link::wire::{Outgoing, RankUp};
 
 /// The name of each folder of a shard's spool begins so.
@@ -42,16 +42,21 @@ pub(crate) fn divide(folder: &Path, shards: u16, open: impl Fn(&Path) -> Option<
             continue;
         }
         let Some(mut spool) = open(&old) else { continue };
-        let mut jobs: Vec<String> = spool.ups().map(|up| up.job.clone()).collect();
-        // Of entries without a job, that one counts the loss.
-        jobs.resize(jobs.len().max(1), String::new());
-        for shard in jobs.iter().map(|job| shard_of(job, shards)) {
+        let mut wanted: BTreeSet<u16> = spool.ups().map(|up| shard_of(&up.job, shards)).collect();
+        if wanted.is_empty() {
+            // The spool of this shard counts the loss of entries without a job.
+            wanted.insert(shard_of("", shards));
+        }
+        let mut is_opened = |shard| {
             if !targets.contains_key(&shard) {
                 targets.extend(open(&present(shard)).map(|target| (shard, target)));
             }
-        }
+            targets.contains_key(&shard)
+        };
+        // All are opened before the first entry is copied.
         let is_moved = spool.is_empty()
-            || (RealDisk::new(folder).sync_folder("").is_ok()
+            || (wanted.into_iter().all(&mut is_opened)
+                && RealDisk::new(folder).sync_folder("").is_ok()
                 && spool.divide(shards, &mut targets));
         if !is_moved {
             tracing::warn!(
@@ -65,6 +70,20 @@ pub(crate) fn divide(folder: &Path, shards: u16, open: impl Fn(&Path) -> Option<
             tracing::warn!("the empty spool in {} cannot be deleted: {error}", old.display());
         }
     }
+}
+
+/// The shards whose spools keep records, except the shard of the primary agent.
+pub(crate) fn shards_with_records(
+    folder: &Path,
+    (shards, primary): (u16, u16),
+    open: impl Fn(&Path) -> Option<Spool>,
+) -> BTreeSet<u16> {
+    let others = (0..shards).filter(|shard| *shard != primary);
+    let has_records = |shard: &u16| {
+        let of_shard = spool_of(folder, jobs_of(*shard, shards));
+        of_shard.is_dir() && open(&of_shard).is_some_and(|spool| !spool.is_empty())
+    };
+    others.filter(has_records).collect()
 }
 
 /// The folder, which may be the only spool, and those of shards in it.
@@ -92,9 +111,15 @@ impl Spool {
                 target.note(synced)
             });
         if let Some(lost) = lost.filter(|_| is_moved) {
-            if let Some(target) = targets.values_mut().next().filter(|_| lost > 0) {
-                tracing::warn!("{lost} step records in the spool are of unknown jobs: dropped");
-                target.count_dropped(Kind::Steps, lost);
+            let Dropped { steps, facts, .. } = lost;
+            if let Some(target) = targets.values_mut().next().filter(|_| steps + facts > 0) {
+                tracing::warn!(
+                    "{steps} step records and {facts} ends of ranks in the spool are of unknown \
+                     jobs: dropped"
+                );
+                target.count_dropped(Kind::Steps, steps);
+                target.count_dropped(Kind::Facts, facts);
+                target.pass_time(u64::MAX);
             }
             let captures: Vec<u64> = self.captures.keys().copied().collect();
             captures.into_iter().for_each(|number| self.forget_capture(number));
@@ -105,12 +130,12 @@ impl Spool {
         is_moved
     }
 
-    /// Copies all entries; none when an entry could not be read, or kept. Returns the number of
-    /// step records of ranks whose announcements, and with them the jobs, are here no more.
-    fn copy(&mut self, shards: u16, targets: &mut BTreeMap<u16, Spool>) -> Option<u64> {
+    /// Copies all entries; none when an entry could not be read, or kept. Returns the numbers of
+    /// step records and ends of ranks whose announcements, and so the jobs, are here no more.
+    fn copy(&mut self, shards: u16, targets: &mut BTreeMap<u16, Spool>) -> Option<Dropped> {
         let ups: BTreeMap<String, RankUp> =
             self.ups().map(|up| (up.tape_id.clone(), up.clone())).collect();
-        let (before, mut lost) = (self.dropped, 0);
+        let (before, mut lost) = (self.dropped, Dropped::default());
         // What was damaged earlier is gone after the next start, and stops no second attempt.
         let is_whole = |of: &Self| (of.dropped == before).then_some(());
         self.start_stream();
@@ -119,7 +144,7 @@ impl Spool {
                 Next::Steps(number, ranks) => {
                     for rank in ranks {
                         let Some(up) = ups.get(&rank.tape_id) else {
-                            lost += rank.steps.len() as u64;
+                            lost.steps += rank.steps.len() as u64;
                             continue;
                         };
                         let to = targets.get_mut(&shard_of(&up.job, shards))?;
@@ -135,6 +160,8 @@ impl Spool {
                             || (to.add_up(up)
                                 && to.add_down(&up.tape_id, Outgoing::RankDown(down)));
                         is_kept.then_some(())?;
+                    } else {
+                        lost.facts += 1;
                     }
                     number
                 }

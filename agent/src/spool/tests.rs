@@ -574,6 +574,7 @@ fn entries_of_an_unknown_job_are_counted_when_they_are_dropped() {
     let mut old = open(&disks[0], BOUND);
     assert!(old.add_up(&of_job("alpha", "tape-1")));
     assert!(old.add_steps(&steps("tape-1", 1, 3)) && old.add_steps(&steps("tape-1", 4, 5)));
+    assert!(old.add_down("tape-1", down("tape-1")));
     old.start_stream();
     let Some(Next::Steps(number, _)) = old.next(3) else { panic!("steps") };
     old.sent_with(number, 1);
@@ -582,5 +583,59 @@ fn entries_of_an_unknown_job_are_counted_when_they_are_dropped() {
     drop(old);
     let (mut old, mut targets) = opened(&disks);
     assert!(old.divide(2, &mut targets) && old.is_empty());
-    assert_eq!(targets[&0].dropped().steps + targets[&1].dropped().steps, 2);
+    drop((old, targets));
+    let (_, targets) = opened(&disks);
+    assert_eq!(targets[&0].dropped(), Dropped { steps: 2, snapshots: 0, facts: 1 });
+}
+
+/// A full spool fits into a full one until the agent writes to it; more stays where it is.
+#[test]
+fn a_division_drops_nothing_that_its_targets_keep() {
+    let bound = 64 << 10;
+    for (old_bound, fits) in [(bound, true), (BOUND, false)] {
+        let disks = [1, 2].map(SimulatedDisk::new);
+        let filled = |disk: &SimulatedDisk, bound, tape_id: &str| {
+            let mut spool = open(disk, bound);
+            assert!(spool.add_up(&of_job("alpha", tape_id)));
+            for last in (10..=30_000).step_by(10) {
+                assert!(spool.add_steps(&steps(tape_id, last - 9, last)));
+            }
+            spool
+        };
+        let mut old = filled(&disks[0], old_bound, "tape-1");
+        let target = filled(&disks[1], bound, "tape-2");
+        let dropped = target.dropped();
+        let mut targets = BTreeMap::from([(0, target)]);
+        assert_eq!((old.divide(2, &mut targets), old.is_empty()), (fits, fits));
+        let target = targets.get_mut(&0).expect("the target");
+        assert_eq!(target.dropped(), dropped);
+        let received = drain(target).steps;
+        assert_eq!(received["tape-2"].len() as u64 + dropped.steps, 30_000);
+        assert_eq!(received["tape-1"].last() == Some(&30_000), fits);
+    }
+}
+
+#[test]
+fn a_division_opens_each_target_once_and_all_before_it_copies() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path();
+    let opened = std::cell::RefCell::new(Vec::new());
+    let open = |path: &std::path::Path| {
+        opened.borrow_mut().push(path.to_path_buf());
+        Spool::open(Arc::new(RealDisk::new(path)), BOUND, Accounts::default()).ok()
+    };
+    let [first, second] = [0, 1].map(|shard| spool_of(folder, jobs_of(shard, 2)));
+    divide(folder, 2, open);
+    assert!(!first.exists() && !second.exists(), "an empty spool has nothing to move");
+    keep(&mut open(folder).expect("a spool"), &[JOBS[0], JOBS[1], ("beta", "tape-3")]);
+    std::fs::write(&second, "in the way").expect("a file");
+    opened.borrow_mut().clear();
+    divide(folder, 2, open);
+    assert_eq!(*opened.borrow(), [folder, &*first, &*second]);
+    assert!(open(&first).expect("the first shard's").is_empty());
+    std::fs::remove_file(&second).expect("removed");
+    let with_records = |primary| shards_with_records(folder, (2, primary), open);
+    assert_eq!(with_records(1), BTreeSet::new(), "the spool of the first shard is empty");
+    divide(folder, 2, open);
+    assert_eq!((with_records(1), with_records(0)), (BTreeSet::from([0]), BTreeSet::from([1])));
 }
