@@ -30,10 +30,15 @@ pub struct Blobs {
     disk: Arc<dyn Disk>,
     /// Remote store for new snapshots, if there is one. Older ones stay in the folder.
     remote: Arc<OnceLock<Remote>>,
-    uses: Arc<Mutex<AllUses>>,
+    uses: Arc<SharedUses>,
     pub(crate) errors: LastErrors,
-    /// Wakes uploads that wait for a removal of the same content.
-    is_gone: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct SharedUses {
+    all: Mutex<AllUses>,
+    /// Wakes uploads that wait for the end of a removal of the same content.
+    removal_ended: Notify,
 }
 
 /// Uses of each snapshot.
@@ -51,7 +56,7 @@ struct Uses {
     /// Parts that refer to it, and uploads that are about to.
     count: u32,
     bytes: u64,
-    /// True while the snapshot is being removed; a new upload of the same content waits.
+    /// True while a removal may be carried out; a new upload of the same content waits.
     is_going: bool,
 }
 
@@ -69,9 +74,8 @@ pub struct Swept {
 impl Blobs {
     /// Snapshots on the store's disk, whose folder must be there.
     pub fn new(disk: &Arc<dyn Disk>) -> Self {
-        let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
         let errors = LastErrors::new(disk.folder());
-        Self { disk: disk.clone(), remote, uses, errors, is_gone }
+        Self { disk: disk.clone(), remote: Arc::default(), uses: Arc::default(), errors }
     }
 
     /// Sends new snapshots to the remote store from now on.
@@ -84,12 +88,12 @@ impl Blobs {
     /// will refer to it, or else it must be [released](Self::release).
     pub async fn put(&self, hash: blake3::Hash, snapshot: Bytes) -> Result<()> {
         loop {
-            let mut is_gone = std::pin::pin!(self.is_gone.notified());
-            is_gone.as_mut().enable();
+            let mut removal_ended = std::pin::pin!(self.uses.removal_ended.notified());
+            removal_ended.as_mut().enable();
             if self.retain(hash, snapshot.len() as u64) {
                 break;
             }
-            is_gone.await;
+            removal_ended.await;
         }
         // Also when this future is dropped.
         let mut used = Used { blobs: self, hash: Some(hash) };
@@ -107,7 +111,7 @@ impl Blobs {
 
     /// Counts one more use of a snapshot; false while it is being removed.
     pub fn retain(&self, hash: blake3::Hash, bytes: u64) -> bool {
-        let mut all = self.lock();
+        let mut all = self.uses.lock();
         let all = &mut *all;
         let uses = all.of.entry(*hash.as_bytes()).or_default();
         if uses.is_going {
@@ -119,10 +123,9 @@ impl Blobs {
         true
     }
 
-    /// Removes one use. At zero uses the writer removes the snapshot in its next iteration; a
-    /// snapshot that cannot be removed is swept at the next start.
+    /// Removes one use. At zero uses the writer removes the snapshot in its next iteration.
     pub fn release(&self, hash: blake3::Hash) {
-        let mut all = self.lock();
+        let mut all = self.uses.lock();
         let Some(uses) = all.of.get_mut(hash.as_bytes()) else { return };
         uses.count = uses.count.saturating_sub(1);
         if uses.count == 0 {
@@ -130,36 +133,30 @@ impl Blobs {
         }
     }
 
-    /// Removes the blobs that have no use any more; true when there were any. Blocks.
+    /// Removes the blobs that have no use any more; true when there were any. What is not removed
+    /// from a remote store for certain is released again later. Blocks.
     pub fn remove_released(&self) -> bool {
         let (mut any, mut elsewhere) = (false, Vec::new());
         while let Some(hash) = self.next_released() {
             any = true;
-            // What cannot be removed is swept at the next start.
+            // A file that cannot be removed is swept at the next start.
             let is_here = self.disk.remove(&name(hash)).is_ok();
             if is_here || self.remote.get().is_none() {
-                self.removed(hash);
+                self.uses.end_removal(hash, true);
             } else {
                 elsewhere.push(hash);
             }
         }
         if let (Some(remote), [_, ..]) = (self.remote.get(), elsewhere.as_slice()) {
-            let blobs = self.clone();
-            remote.remove(elsewhere, move |hash| blobs.removed(hash));
+            // Without the disk, which a removal would hold open.
+            let uses = self.uses.clone();
+            remote.remove(elsewhere, move |hash, is_removed| uses.end_removal(hash, is_removed));
         }
         any
     }
 
-    fn removed(&self, hash: blake3::Hash) {
-        let mut all = self.lock();
-        let bytes = all.of.remove(hash.as_bytes()).map_or(0, |uses| uses.bytes);
-        all.bytes = all.bytes.saturating_sub(bytes);
-        drop(all);
-        self.is_gone.notify_waiters();
-    }
-
     fn next_released(&self) -> Option<blake3::Hash> {
-        let mut all = self.lock();
+        let mut all = self.uses.lock();
         while let Some(hash) = all.released.pop_first() {
             // It may be in use again.
             if let Some(uses) = all.of.get_mut(&hash).filter(|uses| uses.count == 0) {
@@ -172,12 +169,7 @@ impl Blobs {
 
     /// Bytes of all snapshots in use.
     pub fn used_bytes(&self) -> u64 {
-        self.lock().bytes
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AllUses> {
-        // A panic while it was held leaves whole numbers.
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.uses.lock().bytes
     }
 
     /// Reads a snapshot and checks its hash.
@@ -218,7 +210,7 @@ impl Blobs {
     /// being stored.
     pub async fn sweep(&self) -> Swept {
         let blobs = self.clone();
-        let mut lost: BTreeSet<[u8; 32]> = self.lock().of.keys().copied().collect();
+        let mut lost: BTreeSet<[u8; 32]> = self.uses.lock().of.keys().copied().collect();
         let here = blocking(&*self.disk, move || Ok(blobs.sweep_folder())).await;
         let (mut swept, found) = here.unwrap_or_default();
         let is_all_seen = self.sweep_remote(&mut swept, &mut lost).await;
@@ -237,7 +229,7 @@ impl Blobs {
                 return false;
             }
         };
-        let mut all = self.lock();
+        let mut all = self.uses.lock();
         for hash in found {
             if all.of.contains_key(hash.as_bytes()) {
                 lost.remove(hash.as_bytes());
@@ -255,7 +247,9 @@ impl Blobs {
     fn sweep_folder(&self) -> (Swept, BTreeSet<[u8; 32]>) {
         let (mut swept, mut found) = (Swept::default(), BTreeSet::new());
         for (name, hash, _) in list(&*self.disk) {
-            if let Some(hash) = hash.filter(|hash| self.lock().of.contains_key(hash.as_bytes())) {
+            if let Some(hash) =
+                hash.filter(|hash| self.uses.lock().of.contains_key(hash.as_bytes()))
+            {
                 swept.kept += 1;
                 found.insert(*hash.as_bytes());
             } else if self.disk.remove(&name).is_ok() {
@@ -263,6 +257,27 @@ impl Blobs {
             }
         }
         (swept, found)
+    }
+}
+
+impl SharedUses {
+    fn lock(&self) -> MutexGuard<'_, AllUses> {
+        // A panic while it was held leaves whole numbers.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a snapshot that was removed, or releases it again.
+    fn end_removal(&self, hash: blake3::Hash, is_removed: bool) {
+        let mut all = self.lock();
+        if is_removed {
+            let bytes = all.of.remove(hash.as_bytes()).map_or(0, |uses| uses.bytes);
+            all.bytes = all.bytes.saturating_sub(bytes);
+        } else if let Some(uses) = all.of.get_mut(hash.as_bytes()) {
+            uses.is_going = false;
+            all.released.insert(*hash.as_bytes());
+        }
+        drop(all);
+        self.removal_ended.notify_waiters();
     }
 }
 
@@ -442,10 +457,10 @@ mod tests {
         let mut again = std::pin::pin!(blobs.put(hash, snapshot.clone()));
         let soon = std::time::Duration::from_millis(5);
         assert!(tokio::time::timeout(soon, again.as_mut()).await.is_err());
-        blobs.lock().of.get_mut(hash.as_bytes()).unwrap().is_going = false;
-        blobs.lock().released.insert(*hash.as_bytes());
-        assert!(blobs.remove_released());
+        // The removal is not confirmed: the content that waits is kept.
+        blobs.uses.end_removal(hash, false);
         again.await.unwrap();
+        assert!(!blobs.remove_released());
         assert_eq!((blobs.get(hash).await.unwrap(), blobs.used_bytes()), (snapshot, 8));
         blobs.release(hash);
         assert!(blobs.remove_released());

@@ -5,8 +5,10 @@
 //! error, or not at all, is asked again for a while. What nothing refers to is removed at a start,
 //! so two coordinators must never share a prefix: an object named `memtape-store` names its store.
 //! Of a cluster, only the owner of the store removes: what another one refers to it does not know.
-//! Requests for that are sent once, and end with the proof of the ownership.
+//! Requests for that are sent without retries, and end with the proof of the ownership. A removal
+//! that was not confirmed may still be carried out for a while.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use object_store::{
     BackoffConfig, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, RetryConfig,
 };
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
 
 use crate::blobs::reading::Objects;
@@ -37,6 +39,10 @@ const RETRY_TIME: Duration = Duration::from_secs(30);
 /// The check at a start.
 const CHECK_TIME: Duration = Duration::from_secs(20);
 
+/// Time after a removal that was not confirmed until its snapshot may be stored or removed again:
+/// longer than the request may be under way. Shorter in tests, which wait for it.
+pub(crate) const GRACE_TIME: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 60 });
+
 /// A prefix of a bucket.
 #[derive(Clone, Debug)]
 pub struct Remote {
@@ -49,8 +55,9 @@ pub struct Remote {
 /// What removes snapshots.
 #[derive(Clone, Debug)]
 struct Removing {
-    /// Without retries: one could be sent when the proof of the ownership holds no more.
-    objects: Arc<dyn ObjectStore>,
+    /// Without retries, where another machine can take the store: a retry could be sent when the
+    /// proof of the ownership holds no more.
+    once: Option<Arc<dyn ObjectStore>>,
     /// Lock of the store, while the store is open.
     lock: Weak<dyn Held>,
     /// For requests that a thread without a runtime orders.
@@ -72,8 +79,10 @@ impl Remote {
         };
         let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let removing = lock.map(|lock| {
-            let Bucket { objects, .. } = Bucket::new(url, settings.clone(), once)?;
-            Ok::<_, Error>(Removing { objects, lock, runtime: Handle::current() })
+            let can_be_taken = lock.upgrade().is_some_and(|lock| lock.can_be_taken());
+            let bucket = || Bucket::new(url, settings.clone(), once);
+            let once = can_be_taken.then(bucket).transpose()?.map(|bucket| bucket.objects);
+            Ok::<_, Error>(Removing { once, lock, runtime: Handle::current() })
         });
         let bucket = Bucket::new(url, settings, retry)?;
         let remote = Self { removing: removing.transpose()?, ..Self::at(bucket) };
@@ -169,37 +178,60 @@ impl Remote {
         Ok(Some((bytes, hasher.finalize())))
     }
 
-    /// Removes snapshots in the background, as far as that succeeds while it is proved that the
-    /// store is owned, and calls `done` for each then. Blocks while it proves.
-    pub fn remove(&self, hashes: Vec<blake3::Hash>, done: impl Fn(blake3::Hash) + Send + 'static) {
-        let Some(Removing { objects, lock, runtime }) = self.removing.clone() else {
-            return hashes.into_iter().for_each(done);
+    /// Removes snapshots in the background while it is proved that the store is owned. `done` is
+    /// called for each: with true when the removal is confirmed, with false [`GRACE_TIME`] after an
+    /// end without that. Blocks while it proves.
+    pub fn remove(
+        &self,
+        hashes: Vec<blake3::Hash>,
+        done: impl Fn(blake3::Hash, bool) + Send + Sync + 'static,
+    ) {
+        let Some(Removing { once, lock, runtime }) = self.removing.clone() else {
+            return hashes.into_iter().for_each(|hash| done(hash, true));
         };
         let proof = Proof::new(clock::now().mono_ns);
         let is_owned = lock.upgrade().is_some_and(|lock| lock.prove().is_ok());
+        let can_be_taken = once.is_some();
+        let objects = once.unwrap_or_else(|| self.objects.clone());
         let paths: Vec<_> = hashes.iter().map(|hash| Ok(self.path(*hash))).collect();
+        let mut unconfirmed: HashSet<_> = hashes.into_iter().collect();
         runtime.spawn(async move {
-            let left = proof.left(clock::now().mono_ns).filter(|_| is_owned);
-            let mut removed = objects.delete_stream(Box::pin(tokio_stream::iter(paths)));
-            let removing = async {
-                while let Some(removed) = removed.next().await {
-                    if let Err(error) = removed {
-                        tracing::warn!("a snapshot cannot be removed: {}", Error::from(error));
-                    }
-                }
-            };
+            let left =
+                if can_be_taken { proof.left(clock::now().mono_ns) } else { Some(Duration::MAX) };
+            let mut why = "it could not be proved that the store is this coordinator's".to_string();
             // A stream that is not asked sends nothing.
-            let is_proved = match left {
-                Some(left) => timeout(left, removing).await.is_ok(),
-                None => false,
-            };
-            if !is_proved {
-                tracing::warn!(
-                    "snapshots are not removed until the next start: it could not be proved for \
-                     long enough that the store is this coordinator's"
-                );
+            if let Some(left) = left.filter(|_| is_owned) {
+                let mut removed = objects.delete_stream(Box::pin(tokio_stream::iter(paths)));
+                let removing = async {
+                    while let Some(removed) = removed.next().await {
+                        let path = match removed {
+                            Ok(path) => path.to_string(),
+                            Err(ObjectError::NotFound { path, .. }) => path,
+                            Err(error) => {
+                                why = Error::from(error).to_string();
+                                continue;
+                            }
+                        };
+                        let name = path.rsplit('/').next().unwrap_or_default();
+                        let hash = blake3::Hash::from_hex(name).ok();
+                        let hash = hash.filter(|hash| unconfirmed.remove(hash));
+                        hash.into_iter().for_each(|hash| done(hash, true));
+                    }
+                };
+                if timeout(left, removing).await.is_err() {
+                    why = "the proof of the ownership ended before".to_string();
+                }
             }
-            hashes.into_iter().for_each(done);
+            if unconfirmed.is_empty() {
+                return;
+            }
+            let (snapshots, seconds) = (unconfirmed.len(), GRACE_TIME.as_secs());
+            tracing::warn!(
+                snapshots,
+                "snapshots could not be removed, which is tried again in {seconds} s: {why}"
+            );
+            sleep(GRACE_TIME).await;
+            unconfirmed.into_iter().for_each(|hash| done(hash, false));
         });
     }
 

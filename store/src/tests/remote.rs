@@ -118,24 +118,26 @@ async fn a_snapshot_that_a_start_sweeps_and_that_comes_again_is_kept() {
 }
 
 #[tokio::test]
-async fn a_removal_is_sent_once_and_ends_with_its_proof() {
+async fn a_removal_that_fails_is_repeated() {
     init();
     let server = Server::start().await;
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopen(dir.path());
-    connect(&store, "s3://bucket/once", &server).await.unwrap();
-    for (fill, fault) in [(3, Fault::Unavailable), (5, Fault::Silent)] {
+    connect(&store, "s3://bucket/repeated", &server).await.unwrap();
+    // A busy server is asked again at once; one that refuses, after the grace time.
+    for (fill, fault, requests) in [(3, Fault::Unavailable, 2), (5, Fault::Denied, 1)] {
         let (hash, bytes) = snapshot(fill, 1000);
         store.blobs().put(hash, bytes).await.unwrap();
         server.add_rule(removals(fault));
         let before = server.requests();
         store.blobs().release(hash);
-        // A request has 60 s, and a proof 2 s.
-        let is_over = || store.blobs().used_bytes() == 0;
-        wait_for("the removal ends", Duration::from_secs(30), is_over).await;
-        assert_eq!(server.requests() - before, 1, "{fault:?}");
+        let is_tried = || server.requests() - before >= requests;
+        wait_for("the removal is tried", Duration::from_secs(30), is_tried).await;
+        assert_eq!(store.blobs().used_bytes(), 1000, "{fault:?}");
         server.clear_faults();
-        assert!(has(&server, hash), "{fault:?}");
+        let is_over = || store.blobs().used_bytes() == 0;
+        wait_for("the removal is repeated", Duration::from_secs(60), is_over).await;
+        assert!(!has(&server, hash), "{fault:?}");
     }
 }
 

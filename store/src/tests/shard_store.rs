@@ -15,6 +15,7 @@ use object_store::memory::InMemory;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
+use crate::blobs::remote::GRACE_TIME;
 use crate::bucket::Bucket;
 use crate::cluster::disk::ShardDisk;
 use crate::cluster::shard::{Shard, ShardId};
@@ -229,18 +230,52 @@ fn a_store_whose_shard_was_taken_proves_nothing() {
     proof(&owner).unwrap();
 }
 
+/// A store of the shard, with its snapshots on this server.
+fn store_with_snapshots(cluster: &Cluster, server: &Server, client: &str) -> Store {
+    let (store, _) = cluster.store();
+    let kept = store.keep_snapshots_with("s3://bucket/snapshots", server.settings(client));
+    cluster.runtime.block_on(kept).unwrap();
+    store
+}
+
+#[test]
+fn a_removal_without_an_answer_is_sent_once_and_the_same_snapshot_waits_for_its_end() {
+    let cluster = Cluster::new();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = cluster.runtime.block_on(Server::start());
+    let store = store_with_snapshots(&cluster, &server, "a");
+    let (hash, bytes) = (blake3::hash(b"snapshot"), &b"snapshot"[..]);
+    for fault in [Fault::Silent, Fault::Unavailable] {
+        cluster.runtime.block_on(store.blobs().put(hash, bytes.into())).unwrap();
+        let method = Some("POST".parse().unwrap());
+        server.add_rule(Rule { method, ..Rule::of("a", fault) });
+        let (before, begun) = (server.requests(), Instant::now());
+        store.blobs().release(hash);
+        while server.requests() == before {
+            assert!(begun.elapsed() < PATIENCE, "it is not removed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(server.requests() - before, 1, "{fault:?}: no retry");
+        server.clear_faults();
+        // The server may carry the removal out until the grace time is over.
+        cluster.runtime.block_on(store.blobs().put(hash, bytes.into())).unwrap();
+        assert!(begun.elapsed() >= GRACE_TIME, "{fault:?}: {:?}", begun.elapsed());
+        store.blobs().release(hash);
+        while store.blobs().used_bytes() > 0 {
+            assert!(begun.elapsed() < PATIENCE, "it was not removed");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(server.keys().len(), 1, "the object of the owner stays");
+    }
+}
+
 #[test]
 fn a_store_whose_shard_was_taken_removes_no_snapshot() {
     let cluster = Cluster::new();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = cluster.runtime.block_on(Server::start());
-    let store = |client| {
-        let (store, _) = cluster.store();
-        let url = "s3://bucket/snapshots";
-        let kept = store.keep_snapshots_with(url, server.settings(client));
-        cluster.runtime.block_on(kept).unwrap();
-        store
-    };
+    let store = |client| store_with_snapshots(&cluster, &server, client);
     let zombie = store("a");
     let put = |store: &Store, bytes: &'static [u8]| {
         let hash = blake3::hash(bytes);
@@ -254,14 +289,20 @@ fn a_store_whose_shard_was_taken_removes_no_snapshot() {
     let keys = server.keys();
     zombie.blobs().release(of_both);
     let begin = Instant::now();
-    while zombie.blobs().used_bytes() > 0 {
+    let swept = cluster.runtime.block_on(zombie.blobs().sweep());
+    assert_eq!((swept.kept, swept.removed), (1, 1));
+    // A removal that is under way refuses new uses.
+    let is_tried = |hash| {
+        let is_free = zombie.blobs().retain(hash, 0);
+        if is_free {
+            zombie.blobs().release(hash);
+        }
+        !is_free
+    };
+    while !is_tried(of_both) || !is_tried(of_owner) {
         assert!(begin.elapsed() < PATIENCE, "its writer does not come");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let swept = cluster.runtime.block_on(zombie.blobs().sweep());
-    assert_eq!(swept.removed, 2);
-    zombie.blobs().remove_released();
-    // A removal that is under way refuses new uses.
     while ![of_both, of_owner].iter().all(|hash| zombie.blobs().retain(*hash, 0)) {
         assert!(begin.elapsed() < PATIENCE, "its removals do not end");
         std::thread::sleep(Duration::from_millis(20));
