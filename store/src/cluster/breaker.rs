@@ -26,7 +26,7 @@ use object_store::{
 };
 use slatedb_common::retry::NonRetryable;
 use tokio_stream::Stream;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
 /// A stream as `object_store` hands it out.
 type Parts<T> = Pin<Box<dyn Stream<Item = Result<T>> + Send>>;
@@ -63,6 +63,11 @@ impl Breaker {
     /// Ends all requests, for good.
     pub(crate) fn cut(&self) {
         self.ended.cancel();
+    }
+
+    /// Ends all requests when the guard is dropped.
+    pub(crate) fn cut_on_drop(&self) -> DropGuard {
+        self.ended.clone().drop_guard()
     }
 
     /// What ends a request for this object, or all objects of a folder.

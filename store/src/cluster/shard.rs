@@ -52,7 +52,7 @@ pub(crate) const UNFLUSHED_BYTES_MAX: usize = 32 << 20;
 const READ_AHEAD_BYTES: usize = 256 << 10;
 
 /// Key of the row with the epoch, which every batch writes. No kind of record has this byte.
-const EPOCH_KEY: &[u8] = b"\0epoch";
+pub(crate) const EPOCH_KEY: &[u8] = b"\0epoch";
 
 /// Number of a shard within its cluster.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -143,33 +143,30 @@ impl Shard {
     pub async fn take(
         bucket: &Bucket,
         shard: ShardId,
-        seen: Option<Epoch>,
+        mut seen: Option<Epoch>,
         patience: Duration,
     ) -> Result<Self, ShardError> {
-        let breaker = Breaker::new(bucket.objects.clone());
         let opening = async {
-            match Self::open(bucket, shard, seen, &breaker).await {
+            match Self::open(bucket, shard, &mut seen).await {
                 // Of two that make a shard at once, one finds the other's first file in its place.
                 // An earlier owner whose clock is ahead writes no more since the first try.
                 Err(ShardError::Damaged | ShardError::Clock) => {
-                    Self::open(bucket, shard, seen, &breaker).await
+                    Self::open(bucket, shard, &mut seen).await
                 }
                 opened => opened,
             }
         };
-        let opened = within(patience, opening).await;
-        if opened.is_err() {
-            breaker.cut();
-        }
-        opened
+        within(patience, opening).await
     }
 
+    /// Tries once. `seen` becomes the epoch of the try, also where that fails later.
     async fn open(
         bucket: &Bucket,
         shard: ShardId,
-        seen: Option<Epoch>,
-        breaker: &Breaker,
+        seen: &mut Option<Epoch>,
     ) -> Result<Self, ShardError> {
+        let breaker = Breaker::new(bucket.objects.clone());
+        let failing = breaker.cut_on_drop();
         let (ticks, objects) = (Arc::new(Ticks::new()), Arc::new(breaker.clone()));
         let newest = ticks::newest_ms(shard.path(bucket), objects.clone(), bucket.seed).await;
         if let Some(newest_ms) = newest.map_err(|error| of(&error))? {
@@ -179,7 +176,7 @@ impl Shard {
             .with_settings(settings())
             .with_system_clock(ticks.clone())
             .with_db_cache(Arc::<TableCache>::default(), 0);
-        if let Some(Epoch(seen)) = seen {
+        if let Some(Epoch(seen)) = *seen {
             builder = builder.with_expected_epoch(seen);
         }
         if let Some(seed) = bucket.seed {
@@ -187,8 +184,8 @@ impl Shard {
         }
         let db = builder.build().await.map_err(|error| of(&error))?;
         let epoch = Epoch(db.status().current_manifest.writer_epoch());
-        let name = shard.name(bucket);
-        let owned = Self { db, epoch, breaker: breaker.clone(), name };
+        *seen = seen.and(Some(epoch));
+        let owned = Self { db, epoch, breaker, name: shard.name(bucket) };
         let newest = owned.db.get_key_value(EPOCH_KEY).await.map_err(|error| of(&error))?;
         if let Some(row) = newest {
             let before = row.value.as_ref().try_into().map(u64::from_be_bytes);
@@ -198,6 +195,7 @@ impl Shard {
             ticks.follow(row.create_ts);
         }
         owned.prove().await?;
+        failing.disarm();
         Ok(owned)
     }
 

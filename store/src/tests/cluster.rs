@@ -12,7 +12,7 @@ use object_store::RetryConfig;
 use crate::bucket::Bucket;
 use crate::cluster::hint::{Hint, Placement as _};
 use crate::cluster::proof::prove;
-use crate::cluster::shard::{Epoch, Position, Shard, ShardError, ShardId};
+use crate::cluster::shard::{EPOCH_KEY, Epoch, Position, Shard, ShardError, ShardId};
 use crate::error::Kind;
 
 /// Far more than anything takes here, unless it never ends.
@@ -324,4 +324,17 @@ async fn damage_is_an_error_and_no_missing_row() {
     let logged = server.keys().into_iter().rfind(|key| key.contains("/wal/")).unwrap();
     assert!(server.damage(&logged));
     assert_eq!(take(&server, "b", None).await.unwrap_err(), ShardError::Damaged);
+}
+
+#[tokio::test]
+async fn damage_that_is_found_after_the_fence_is_not_an_absent_bucket() {
+    let server = Server::start().await;
+    let shard = take(&server, "a", None).await.unwrap();
+    let newest = Change { key: EPOCH_KEY.into(), value: Some(u64::MAX.to_be_bytes().into()) };
+    shard.write([newest]).await.unwrap();
+    shard.settle().await.unwrap();
+    let epoch = shard.epoch();
+    drop(shard);
+    let refused = take(&server, "b", Some(epoch)).await;
+    assert_eq!(refused.unwrap_err(), ShardError::Damaged);
 }
