@@ -3,7 +3,8 @@
 //! It creates an object twice, updates it with an old ETag, and lets many clients race for one
 //! creation and one update. It can refuse a bucket; it cannot prove one: a server that checks first
 //! and writes later may pass by luck. A PUT whose answer was lost is repeated, and refused because
-//! of itself: what it wrote tells.
+//! of itself: what it wrote tells. Its objects are removed by the request that removes snapshots,
+//! which not every server has.
 
 use std::time::Duration;
 
@@ -13,14 +14,15 @@ use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 
 use crate::bucket::Bucket;
-use crate::error::{Error, Kind, Result};
+use crate::error::{During as _, Error, Kind, Result};
 
 /// Clients that race for one object.
 const RACING: usize = 64;
 
-/// Time for all requests: 137, of which 64 are sent at once, twice.
+/// Time for all requests but the removal: 137, of which 64 are sent at once, twice.
 const PROOF_TIME: Duration = Duration::from_secs(30);
 
 /// What a bucket does that a cluster cannot stand.
@@ -64,20 +66,14 @@ pub(crate) fn folder(bucket: &Bucket) -> Path {
 /// Tries the conditions of a bucket on objects of this name under its prefix, and removes them.
 ///
 /// # Errors
-/// The bucket cannot be read or written, or does not honour conditions.
+/// The bucket cannot be read or written, does not honour conditions, or removes no objects.
 pub async fn prove(bucket: &Bucket, name: &str) -> Result<()> {
     let folder = folder(bucket).join(name);
     let proved = timeout(PROOF_TIME, try_all(bucket, &folder)).await;
-    let objects = ["one", "created", "updated"].map(|object| folder.clone().join(object));
-    let removing = async {
-        for object in objects {
-            // What is left of a proof does no harm, and the next one has another name.
-            let _ = bucket.objects.delete(&object).await;
-        }
-    };
     match proved {
         Ok(proved) => {
-            let _ = timeout(PROOF_TIME, removing).await;
+            // What is left of a proof does no harm, and the next one has another name.
+            let removed = timeout(PROOF_TIME, remove(bucket, &folder)).await;
             proved.map_err(|error| bucket.refused(error))?.map_err(|unfit| {
                 Error::new(
                     Kind::Foreign,
@@ -88,10 +84,30 @@ pub async fn prove(bucket: &Bucket, name: &str) -> Result<()> {
                         bucket.url
                     ),
                 )
-            })
+            })?;
+            removed.unwrap_or_else(|_| Err(bucket.silent(PROOF_TIME)))
         }
         Err(_) => Err(bucket.silent(PROOF_TIME)),
     }
+}
+
+/// Removes the objects of a proof.
+async fn remove(bucket: &Bucket, folder: &Path) -> Result<()> {
+    let objects = ["one", "created", "updated"].map(|object| Ok(folder.clone().join(object)));
+    let mut removed = bucket.objects.delete_stream(Box::pin(tokio_stream::iter(objects)));
+    while let Some(removed) = removed.next().await {
+        if matches!(removed, Err(ObjectError::NotFound { .. })) {
+            continue;
+        }
+        removed.during(|| {
+            format!(
+                "objects of {} cannot be removed: check that the key may delete objects, and set \
+                 AWS_DISABLE_BULK_DELETE=true where the server has no DeleteObjects",
+                bucket.url
+            )
+        })?;
+    }
+    Ok(())
 }
 
 async fn try_all(bucket: &Bucket, folder: &Path) -> Result<Result<(), Unfit>, ObjectError> {

@@ -86,6 +86,23 @@ async fn a_bucket_that_ignores_conditions_is_refused() {
 }
 
 #[tokio::test]
+async fn a_bucket_that_removes_nothing_is_refused() {
+    let server = Server::start().await;
+    let mut settings = server.settings("a");
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let method = Some("POST".parse().unwrap());
+    server.add_rule(Rule { method, ..Rule::of("a", Fault::Denied) });
+    let url = "s3://bucket/some/cluster";
+    let bucket = Bucket::with_few_retries(url, settings.clone()).unwrap();
+    let why = prove(&bucket, "1").await.unwrap_err().to_string();
+    assert!(why.contains("set AWS_DISABLE_BULK_DELETE=true") && !why.contains('\n'), "{why}");
+    let left = server.keys();
+    settings.push(("AWS_DISABLE_BULK_DELETE".to_string(), "true".to_string()));
+    prove(&Bucket::with_few_retries(url, settings).unwrap(), "2").await.unwrap();
+    assert_eq!(server.keys(), left);
+}
+
+#[tokio::test]
 async fn a_bucket_that_is_away_is_said_to_be() {
     let server = Server::start().await;
     server.add_rule(Rule::of("a", Fault::Unavailable));
