@@ -66,6 +66,14 @@ enum ShardHint {
 }
 
 impl Placement for ShardHint {
+    fn what(&self) -> String {
+        match self {
+            Self::Bucket(hint) => hint.what(),
+            #[cfg(feature = "kubernetes")]
+            Self::Lease(lease) => lease.what(),
+        }
+    }
+
     async fn read(&self) -> memtape_store::Result<Option<(Owner, Version)>> {
         match self {
             Self::Bucket(hint) => hint.read().await,

@@ -103,10 +103,6 @@ impl Lease {
         format!("{}-{}", self.of.name, self.shard.0)
     }
 
-    fn what(&self) -> String {
-        format!("Lease {}/{}", self.of.namespace, self.name())
-    }
-
     /// The version of an answered Lease.
     fn version(&self, lease: &Value) -> Result<Version> {
         let version = lease["metadata"]["resourceVersion"].as_str();
@@ -140,6 +136,10 @@ impl Lease {
 }
 
 impl Placement for Lease {
+    fn what(&self) -> String {
+        format!("Lease {}/{}", self.of.namespace, self.name())
+    }
+
     async fn read(&self) -> Result<Option<(Owner, Version)>> {
         let path = format!("{}/{}", self.collection(), self.name());
         let lease = match self.of.api.get(&path, &self.what()).await {

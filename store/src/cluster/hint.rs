@@ -16,20 +16,26 @@ use crate::error::{Error, Kind, Result};
 /// Largest hint, in bytes: its names, and room for fields of newer versions.
 const HINT_BYTES_MAX: u64 = 4096;
 
+/// Longest name of a process, in bytes.
+const PROCESS_BYTES_MAX: usize = 64;
+
 /// Writes of one hint that are tried for one change: the one that was asked for, and those that
 /// follow an answer that was lost.
 const WRITES_MAX: usize = 3;
 
 /// Where the hint of one shard lies.
 pub trait Placement: Sync {
+    /// Names the object that holds the hint to a person.
+    fn what(&self) -> String;
+
     /// Reads the hint; none when it was never claimed.
     ///
     /// # Errors
     /// The hint cannot be read, or makes no sense.
     fn read(&self) -> impl Future<Output = Result<Option<(Owner, Version)>>> + Send;
 
-    /// Writes the hint if it still has this version (none: if there is none); none where it has
-    /// not.
+    /// Writes the hint on the condition that it still has this version, or, without a version, that
+    /// there is no hint. None where the condition is not met.
     ///
     /// # Errors
     /// The hint may have been written, or not.
@@ -65,16 +71,24 @@ pub trait Placement: Sync {
                     _ => return Ok(None),
                 }
             }
-            Err(Error::new(Kind::Io, "the hint refuses changes to its newest version"))
+            Err(Error::io(format!(
+                "{} refuses changes to its newest version: check this coordinator's rights to it",
+                self.what()
+            )))
         }
     }
 }
 
-/// Reads the contents of a hint; none when they make no sense. Each client that may write hints
-/// could name any URL, and callers' tokens are sent there: a URL that is not that of a coordinator
-/// is left out.
+/// Reads the contents of a hint; none when they make no sense, or are too long. Each client that
+/// may write hints could name any URL, and callers' tokens are sent there: a URL that is not that
+/// of a coordinator is left out. A process name that could write a line into a log is replaced.
 pub fn parse(contents: &[u8]) -> Option<Owner> {
+    let contents = (contents.len() as u64 <= HINT_BYTES_MAX).then_some(contents)?;
     let mut owner: Owner = serde_json::from_slice(contents).ok()?;
+    let is_printable = owner.process.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_printable || owner.process.len() > PROCESS_BYTES_MAX {
+        owner.process = "a coordinator without a name".to_string();
+    }
     if Address::parse(&owner.address).is_none() {
         owner.address.clear();
     }
@@ -101,6 +115,11 @@ impl Hint {
 }
 
 impl Placement for Hint {
+    fn what(&self) -> String {
+        let shard = self.path.filename().unwrap_or_default();
+        format!("the object owners/{shard} of {}", self.bucket.url)
+    }
+
     async fn read(&self) -> Result<Option<(Owner, Version)>> {
         let got = match self.bucket.objects.get(&self.path).await {
             Ok(got) => got,
@@ -108,13 +127,7 @@ impl Placement for Hint {
             Err(error) => return Err(error.into()),
         };
         let version = Version(got.meta.e_tag.clone().unwrap_or_default());
-        let damaged = || {
-            let path = &self.path;
-            Error::new(
-                Kind::Damaged,
-                format!("the object {path} of {} is damaged", self.bucket.url),
-            )
-        };
+        let damaged = || Error::new(Kind::Damaged, format!("{} is damaged", self.what()));
         if got.meta.size > HINT_BYTES_MAX {
             return Err(damaged());
         }

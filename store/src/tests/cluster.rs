@@ -10,7 +10,7 @@ use memtape_disk::tree::Change;
 use object_store::RetryConfig;
 
 use crate::bucket::Bucket;
-use crate::cluster::hint::{Hint, Placement as _};
+use crate::cluster::hint::{Hint, Placement as _, parse};
 use crate::cluster::proof::prove;
 use crate::cluster::shard::{EPOCH_KEY, Epoch, Position, Shard, ShardError, ShardId};
 use crate::error::Kind;
@@ -304,15 +304,17 @@ async fn a_bucket_that_refuses_every_change_of_a_hint_is_an_error() {
     server.set_conditions(Conditions::Refused);
     let written = tokio::time::timeout(PATIENCE, hint.write(version, &owner(1))).await;
     let why = written.expect("it ends").unwrap_err().to_string();
-    assert!(why.contains("refuses changes to its newest version"), "{why}");
+    let expected =
+        "the object owners/0007 of s3://bucket/some/cluster refuses changes to its newest";
+    assert!(why.starts_with(expected), "{why}");
 }
 
 #[tokio::test]
-async fn the_url_in_a_hint_is_checked_where_it_is_read() {
+async fn the_url_and_the_name_in_a_hint_are_checked_where_they_are_read() {
     let server = Server::start().await;
     let hint = Hint::new(&bucket(&server, "a"), SHARD);
-    let put = |address: &str| {
-        let (process, address) = ("a".to_string(), address.to_string());
+    let put = |process: &str, address: &str| {
+        let (process, address) = (process.to_string(), address.to_string());
         let owner = Owner { process, address, epoch: 3, ..Owner::default() };
         server.put("some/cluster/owners/0007", serde_json::to_vec(&owner).unwrap());
     };
@@ -322,14 +324,22 @@ async fn the_url_in_a_hint_is_checked_where_it_is_read() {
         ("https://one:7771@two:7771", ""),
         ("two:7771\nINFO", ""),
     ] {
-        put(address);
+        put("a", address);
         let (owner, _) = hint.read().await.unwrap().unwrap();
         // The shard can be taken over from such an owner.
         assert_eq!((owner.address.as_str(), owner.epoch), (expected, 3), "{address}");
         assert_eq!(owner.shown(), if expected.is_empty() { "a" } else { expected });
     }
-    put(&"x".repeat(8192));
+    for name in ["x\nINFO the shard is mine", "\u{202e}x", "a b", &"x".repeat(65)] {
+        put(name, "");
+        let (owner, _) = hint.read().await.unwrap().unwrap();
+        assert_eq!(owner.shown(), "a coordinator without a name", "{name:?}");
+    }
+    put("a", &"x".repeat(8192));
     assert_eq!(hint.read().await.unwrap_err().kind, Kind::Damaged);
+    // A Lease may hold more.
+    let long = serde_json::to_vec(&Owner { process: "x".repeat(8192), ..Owner::default() });
+    assert_eq!(parse(&long.unwrap()), None);
 }
 
 #[tokio::test]
