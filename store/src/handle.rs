@@ -163,8 +163,8 @@ impl Store {
         self.send(Job::Prove { proved });
     }
 
-    /// The same without the writer, for a folder: one look at it. None where another machine could
-    /// own the store.
+    /// Proves the same without the writer: checks the lock of the folder once. None where another
+    /// machine could own the store.
     pub fn prove_at_once(&self) -> Option<Result<Proof>> {
         let proof = Proof::new(clock::now().mono_ns);
         let lock = &self.shared.lock;

@@ -25,7 +25,8 @@ use crate::work::diagnosing;
 /// the next coordinator observes what came of it.
 const END_TIME: Duration = Duration::from_secs(10);
 
-/// Does work until every sender is gone. No work goes on then, which would hold the store open.
+/// Does work until every sender is gone. No task goes on then. What still runs on a thread that may
+/// block has the bytes of snapshots and no store, or waits for one read of a file.
 pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
     snapshots: Snapshots,

@@ -114,7 +114,7 @@ fn every_record_is_a_row() {
     assert_eq!(std::fs::read_dir(aside.path()).unwrap().count(), 0);
 }
 
-/// So is what a failure and a condition have not.
+/// So are the fields that a failure or a condition does not have.
 #[test]
 fn what_is_not_known_is_null() {
     let (data, folder, aside) = (tempdir().unwrap(), tempdir().unwrap(), tempdir().unwrap());
