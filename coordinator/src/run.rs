@@ -114,8 +114,8 @@ async fn lost(owned: &mut Option<Ownership>) {
     }
 }
 
-/// Serves from the store of this shard, or of the data folder, until `ends` is ready. `waiting` ends
-/// when the store is open, which may take minutes.
+/// Serves from the store of this shard, or of the data folder, until `ends` is ready. `waiting`
+/// ends when the store is open, which may take minutes.
 async fn serve(
     config: Config,
     shard: Option<OwnedShard>,

@@ -9,16 +9,16 @@ use crate::source::{Source, manifests, rust};
 
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
-    ("agent", 12_751, 5_643),
+    ("agent", 12_819, 5_727),
     ("cli", 17_310, 1_638),
-    ("coordinator", 24_206, 11_531),
-    ("core", 31_836, 11_586),
+    ("coordinator", 24_215, 11_531),
+    ("core", 31_843, 11_586),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_704, 0),
     ("proto", 2_786, 895),
     ("recorder", 7_890, 145),
-    ("store", 11_174, 4_081),
+    ("store", 11_253, 4_164),
     ("tape", 10_836, 2_666),
     ("tests", 0, 8_810),
     ("tests/bucket", 0, 735),
