@@ -1,5 +1,5 @@
-//! Coordinators of one cluster on the tests' bucket, an agent that knows all of them, and jobs with
-//! a leak. Judges nothing.
+//! Coordinators of one cluster on the tests' bucket, in a folder or on a real S3 server, an agent
+//! that knows all of them, and jobs with a leak. Judges nothing.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,6 +25,8 @@ pub(super) struct OnBucket {
     pub(super) jobs: Vec<Process>,
     ports: Vec<u16>,
     url: String,
+    /// Whether the URL leads to the server below.
+    is_own: bool,
     pub(super) scratch: tempfile::TempDir,
     pub(super) server: Server,
     _runtime: Runtime,
@@ -38,14 +40,20 @@ impl OnBucket {
         let scratch = tempfile::tempdir().expect("a temporary folder");
         let ports = (0..members).map(|_| free_port()).collect();
         let url = "s3://bucket/cluster".to_string();
-        Self { agent: None, jobs: Vec::new(), ports, url, scratch, server, _runtime: runtime }
+        let (agent, jobs) = (None, Vec::new());
+        Self { agent, jobs, ports, url, is_own: true, scratch, server, _runtime: runtime }
     }
 
     /// A folder in the place of the bucket.
     pub(super) fn in_folder(members: usize) -> Self {
         let rig = Self::new(members);
         let url = format!("file://{}", rig.scratch.path().join("bucket").display());
-        Self { url, ..rig }
+        rig.at(url)
+    }
+
+    /// This URL in the place of the bucket's, with the `AWS_…` variables of this process.
+    pub(super) fn at(self, url: String) -> Self {
+        Self { url, is_own: false, ..self }
     }
 
     /// Where the coordinators keep everything.
@@ -62,7 +70,9 @@ impl OnBucket {
         command.args(["coordinator", "--cluster", &self.url, "--listen"]);
         command.arg(format!("127.0.0.1:{}", self.ports[member]));
         command.args(arguments).current_dir(self.scratch.path());
-        command.envs(self.server.settings(MEMBERS[member]));
+        if self.is_own {
+            command.envs(self.server.settings(MEMBERS[member]));
+        }
         Process::start(&mut command)
     }
 

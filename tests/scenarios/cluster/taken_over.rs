@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use memtape_bucket::{Fault, Rule};
 use memtape_tests::processes::{Process, signal, wait_for};
-use memtape_tests::{library, marked_line, memtape, torch};
+use memtape_tests::{left_out, library, marked_line, memtape, torch};
 
 use serde_json::Value;
 
@@ -54,9 +54,7 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
         rig.ask(1, &["captures"]).expect("captures")["captures"][0],
         captures["captures"][0]
     );
-    let step = |rig: &OnBucket| rig.ask(1, &["jobs"])?["jobs"][0]["step_min"].as_u64();
-    let before = wait_for("the job is known", PATIENCE, || step(&rig));
-    wait_for("the agent has found it", PATIENCE, || step(&rig).filter(|step| *step > before + 20));
+    agent_finds_second(&rig);
     let known = rig.incidents(1, JOB);
     assert_eq!(known.len(), 1, "one cause, one incident: {known:#?}");
     assert_eq!((&known[0]["id"], &known[0]["culprit"]), (&incident["id"], &incident["culprit"]));
@@ -73,7 +71,43 @@ fn another_coordinator_takes_over_with_everything_acknowledged() {
 /// Without a server: for trying it out.
 #[test]
 fn a_cluster_in_a_folder_is_taken_over_and_checked() {
-    let mut rig = OnBucket::in_folder(2);
+    is_taken_over_and_checked(OnBucket::in_folder(2));
+}
+
+/// On a real S3 server that honours conditions: `tests/s3/cluster seaweedfs` has one.
+#[test]
+fn real_s3_is_taken_over_and_checked() {
+    let Some(url) = real("MEMTAPE_TEST_S3", "a cluster on a real S3 server") else { return };
+    is_taken_over_and_checked(OnBucket::new(2).at(url));
+}
+
+/// On a real S3 server that refuses an ETag in quotes: `tests/s3/cluster ceph` has one.
+#[test]
+fn real_s3_without_updates_is_refused_in_one_line() {
+    let Some(url) = real("MEMTAPE_TEST_S3_UNFIT", "a real S3 server to refuse") else { return };
+    let reason = format!(
+        "{url} cannot hold a cluster: an update with the newest ETag was refused: If-Match is not \
+         supported. Use a store that honours If-None-Match and If-Match on PUT"
+    );
+    let rig = OnBucket::new(1).at(url);
+    let (status, said) = rig.coordinator(0, &[]).end(PATIENCE);
+    assert_eq!((status, said.len()), (Some(1), 1), "{said:#?}");
+    assert!(said[0].contains(&reason), "{said:#?}");
+    let conditions = conditions(rig.url());
+    assert_eq!(conditions["outcome"], "fail", "{conditions:#}");
+    assert!(conditions["found"].as_str().is_some_and(|found| found.contains(&reason)));
+}
+
+/// A prefix that no other run has, below the URL in this variable.
+fn real(variable: &str, what: &str) -> Option<String> {
+    let url = std::env::var(variable).ok();
+    if url.is_none() {
+        left_out(what, "tests/s3/cluster");
+    }
+    url.map(|url| format!("{url}/{:016x}", fastrand::u64(..)))
+}
+
+fn is_taken_over_and_checked(mut rig: OnBucket) {
     let mut first = rig.coordinator(0, &[]);
     first.line_with("listening", PATIENCE);
     let mut second = rig.coordinator(1, &[]);
@@ -81,17 +115,36 @@ fn a_cluster_in_a_folder_is_taken_over_and_checked() {
     train_modelled(&mut rig);
     let incident = wait_for("an incident", PATIENCE, || rig.incidents(0, JOB).pop());
     first.kill();
+    let killed = Instant::now();
     second.line_with("listening", PATIENCE);
-    assert_eq!(rig.incidents(1, JOB)[0]["id"], incident["id"]);
-    let run = |words: &[&str]| Command::new(memtape()).args(words).output().expect("memtape runs");
-    let checked = run(&["store", "check", rig.url(), "--json"]);
-    let checked: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    println!("another coordinator listens {:.1} s after the kill", killed.elapsed().as_secs_f64());
+    agent_finds_second(&rig);
+    let known = rig.incidents(1, JOB);
+    assert_eq!(known.len(), 1, "one cause, one incident: {known:#?}");
+    assert_eq!(known[0]["id"], incident["id"]);
+    let checked = json(&["store", "check", rig.url(), "--json"]);
     assert_eq!(checked["ok"], true, "{checked:#}");
-    let found = run(&["doctor", "--python", "false", "--cluster", rig.url(), "--json"]);
-    let found: Value = serde_json::from_slice(&found.stdout).expect("JSON");
-    let checks = found["checks"].as_array().cloned().unwrap_or_default();
-    let conditions = checks.iter().find(|check| check["name"] == "conditions").expect("checked");
-    assert_eq!(conditions["outcome"], "ok", "{found:#}");
+    let conditions = conditions(rig.url());
+    assert_eq!(conditions["outcome"], "ok", "{conditions:#}");
+}
+
+/// Waits until the agent has reported new steps to the second coordinator.
+fn agent_finds_second(rig: &OnBucket) {
+    let step = || rig.ask(1, &["jobs"])?["jobs"][0]["step_min"].as_u64();
+    let before = wait_for("the job is known", PATIENCE, step);
+    wait_for("the agent has found it", PATIENCE, || step().filter(|step| *step > before + 20));
+}
+
+/// The doctor's check of the bucket's conditions.
+fn conditions(url: &str) -> Value {
+    let found = json(&["doctor", "--python", "false", "--cluster", url, "--json"]);
+    let checks = found["checks"].as_array().expect("a list");
+    checks.iter().find(|check| check["name"] == "conditions").expect("checked").clone()
+}
+
+fn json(words: &[&str]) -> Value {
+    let output = Command::new(memtape()).args(words).output().expect("memtape runs");
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 /// The owner is stopped when its action and the audit of it are stored, and its target is not asked
