@@ -3,11 +3,11 @@
 //!
 //! A coordinator owns one shard. Of several coordinators on one bucket as many work as there are
 //! shards; the others wait, and listen on the port of health alone. When an owner's hint was not
-//! renewed for its time, one of them claims it and takes the shard. An owner reads the hints of the other shards, too, to
-//! tell agents and people where they are. An owner whose hint or shard was taken ends, and waits
-//! when it is started again. One that cannot renew the hint sends its agents away: the bucket may
-//! be there for another one. The hint only decides who tries: the fence of the shard refuses every
-//! write of an earlier owner.
+//! renewed for its time, one of them claims it and takes the shard. An owner reads the hints of the
+//! other shards, too, to tell agents and people where they are. An owner whose hint or shard was
+//! taken ends, and waits when it is started again. One that cannot renew the hint sends its agents
+//! away: the bucket may be there for another one. The hint only decides who tries: the fence of the
+//! shard refuses every write of an earlier owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
