@@ -60,15 +60,24 @@ pub(crate) struct Binary {
     pub(crate) arguments: Vec<String>,
     /// Certificates of its cluster; none without TLS.
     pub(crate) trust: MaybeTrust,
+    /// Variables of a bucket that has the store.
+    pub(crate) bucket: Option<Vec<(String, String)>>,
 }
 
 impl Binary {
-    /// Starts a coordinator on a free port with its store in `folder`; returns when it listens.
+    /// Starts a coordinator on a free port with its store in `folder`, or in the bucket; returns
+    /// when it listens.
     pub(crate) fn start(&self, folder: &Path) -> anyhow::Result<Coordinator> {
         let begin = Instant::now();
         let mut command = Command::new(&self.path);
-        command.args(["coordinator", "--json", "--listen", "127.0.0.1:0", "--data-dir"]);
-        command.arg(folder).args(&self.arguments);
+        command.args(["coordinator", "--json", "--listen", "127.0.0.1:0"]).args(&self.arguments);
+        match &self.bucket {
+            Some(variables) => {
+                command.args(["--cluster", "s3://bucket/load"]).envs(variables.iter().cloned());
+                command.current_dir(folder);
+            }
+            None => drop(command.arg("--data-dir").arg(folder)),
+        }
         if let Some(trust) = &self.trust {
             command.args(trust.arguments()?);
         }

@@ -2,11 +2,13 @@
 //!
 //! Held means: every record was acknowledged, 99 of 100 reports within the second that belongs to
 //! them, and no agent was late with its own. Then the coordinator is killed and started again, and
-//! everything that was acknowledged is read back from it.
+//! everything that was acknowledged is read back from it. The store may be in the tests' bucket,
+//! which the generator's process serves.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use memtape_bucket::{Fault, Rule, Server};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -32,11 +34,19 @@ pub(crate) struct Load {
     pub(crate) jobs: u32,
     #[arg(long = "seconds", default_value = "70", value_parser = crate::seconds)]
     pub(crate) time: Duration,
+    /// Keep the store in the tests' bucket, whose requests take this many milliseconds.
+    #[arg(long)]
+    pub(crate) bucket_ms: Option<u64>,
 }
 
 /// Holds it, and tells what it found.
 pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
+    let bucket = match load.bucket_ms {
+        Some(ms) => Some(bucket(ms).await),
+        None => None,
+    };
+    let binary = &Binary { bucket: bucket.as_ref().map(|it| it.settings("a")), ..binary.clone() };
     let coordinator = binary.start(folder.path())?;
     let idle = coordinator.usage()?;
     let nodes = nodes(load.ranks, load.jobs);
@@ -46,10 +56,19 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
     let (before, steps_before) = (coordinator.usage()?, steps(&coordinator).await?);
     let own_before = own_cpu_seconds();
+    let asked = |of: fn(&Server) -> u64| bucket.as_ref().map(of);
+    let asked = || (asked(Server::requests), asked(Server::puts));
+    let asked_before = asked();
     let begin = Instant::now();
     sleep(load.time).await;
     let (after, steps_after) = (coordinator.usage()?, steps(&coordinator).await?);
     let held = begin.elapsed();
+    let per_second = |before: Option<u64>, after: Option<u64>| {
+        Some((after? - before?) as f64 / held.as_secs_f64())
+    };
+    let asked = asked();
+    let bucket_requests_per_s = per_second(asked_before.0, asked.0);
+    let bucket_puts_per_s = per_second(asked_before.1, asked.1);
     let own_share = (own_cpu_seconds() - own_before) / held.as_secs_f64();
     let progress = fleet.stop().await?;
 
@@ -69,6 +88,9 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
         "ranks": ranks,
         "jobs": load.jobs,
         "tls": binary.trust.is_some(),
+        "bucket_ms": load.bucket_ms,
+        "bucket_requests_per_s": bucket_requests_per_s,
+        "bucket_puts_per_s": bucket_puts_per_s,
         "agents": nodes.len(),
         "seconds": held.as_secs_f64(),
         "records_per_s": (steps_after - steps_before) / held.as_secs_f64(),
@@ -87,6 +109,13 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     });
     judge(&mut figures, &progress);
     Ok(figures)
+}
+
+/// The tests' bucket, each of whose requests takes so long.
+async fn bucket(ms: u64) -> Server {
+    let server = Server::start().await;
+    server.add_rule(Rule::of("", Fault::Slow(Duration::from_millis(ms))));
+    server
 }
 
 /// Whether it was held.

@@ -136,6 +136,7 @@ fn run(options: &Options) -> anyhow::Result<Value> {
     let binary = coordinator::Binary {
         path: options.memtape.clone(),
         arguments: Vec::new(),
+        bucket: None,
         trust: options.tls.then(|| trust::Trust::new(&[]).map(Arc::new)).transpose()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
