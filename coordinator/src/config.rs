@@ -309,7 +309,8 @@ impl Config {
     /// What is wrong with the URL that the other coordinators of a cluster get.
     fn rules_of_address(&self) -> [(bool, &'static str); 4] {
         let address = self.cluster_address.as_deref().and_then(Address::parse);
-        let own = format!("http://{}", self.listen);
+        // The port may be one that the kernel chooses.
+        let own = format!("http://{}", SocketAddr::new(self.listen.ip(), 1));
         let has_own = self.cluster_address.is_none() && Address::parse(&own).is_some();
         [
             (

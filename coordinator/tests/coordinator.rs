@@ -366,7 +366,7 @@ async fn hostile_agents_do_no_harm() {
     let mut honest = Agent::attach(&running, "node-a").await;
     honest.announce(&job).await;
     honest.train(&job, 1..=16).await;
-    let up = v1::RankUp { rank: 70_000, ..job.rank_up(0) };
+    let up = v1::RankUp { rank: 140_000, ..job.rank_up(0) };
     let mut rank = job.rank_report(0, &(17..=17));
     rank.steps = vec![rank.steps[0]; 5_000];
     let huge = v1::Report { number: 1, ranks: vec![rank], ..v1::Report::default() };

@@ -127,7 +127,7 @@ mod tests {
         let good = judged(|_| {});
         assert!(good.iter().all(|(outcome, _)| *outcome == Outcome::Ok), "{good:?}");
         assert_eq!(good[0].1, "s3://b/c has cluster 4f, memtape 0.2.0, 1 shard");
-        assert!(good[2].1.contains("40.0 ms") && good[2].1.ends_with("27 of them: 1.1 s"));
+        assert!(good[2].1.contains("40.0 ms") && good[2].1.ends_with("29 of them: 1.2 s"));
         assert_eq!(good[3].1, "10.0.0.1:7771 says that it owns the cluster, epoch 3");
         let slow = judged(|facts| facts.round_trip = Duration::from_millis(200));
         assert_eq!(slow[2].0, Outcome::Warn);
