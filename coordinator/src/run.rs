@@ -129,6 +129,7 @@ async fn serve(
     log_policy(&config.restart);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
+    let cluster_url = config.cluster_url.clone();
     let members = shard.as_ref().map_or_else(Members::alone, |shard| shard.members().clone());
     let Opened { store, restored, tokens, audit } = open(config.clone(), shard.clone()).await?;
     let counters = Arc::new(Counters::default());
@@ -170,7 +171,8 @@ async fn serve(
     let serving = tokio::spawn(serving);
 
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
-    tracing::info!(data = %data_dir.display(), "listening on {scheme}://{address}");
+    let data = cluster_url.unwrap_or_else(|| data_dir.display().to_string());
+    tracing::info!(data, "listening on {scheme}://{address}");
     on_bound(address);
     let is_left = || shard.as_ref().is_some_and(OwnedShard::is_hint_old);
     let coordinator = follow(coordinator, queues, is_left, ends).await;

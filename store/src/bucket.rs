@@ -105,13 +105,16 @@ impl Bucket {
     pub fn new(url: &str, settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Self> {
         #[cfg(feature = "cluster")]
         if let Some(path) = url.strip_prefix("file://").filter(|path| path.starts_with('/')) {
-            let folder = crate::folder::Folder::open(path);
-            let objects = folder.during(|| format!("{url} cannot be used: name another folder"))?;
-            let (objects, prefix) = (Arc::new(objects), Path::default());
+            let prefix = Path::from_absolute_path(path).map_err(|_| {
+                Error::foreign(format!("{url} cannot be used: name another folder"))
+            })?;
+            let objects = Arc::new(crate::folder::Folder::new());
             return Ok(Self { objects, prefix, url: url.into(), seed: None });
         }
         let (bucket, prefix) = parse(url).ok_or_else(|| {
-            Error::foreign(format!("{url:?} is no bucket: write s3://BUCKET/PREFIX"))
+            Error::foreign(format!(
+                "{url:?} is no bucket: write s3://BUCKET/PREFIX, or file:///PATH to try it out"
+            ))
         })?;
         let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
         let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);

@@ -2,7 +2,7 @@
 //! server.
 //!
 //! `object_store` keeps the objects as files, and syncs them. It knows no update on a condition:
-//! here one process at a time compares the version and writes, under a lock on the folder.
+//! here one process at a time compares the version and writes, under a lock on the object's folder.
 //! Creations need no lock. Processes of several machines must not share such a folder: not every
 //! network file system has locks.
 
@@ -25,27 +25,23 @@ use tokio_stream::Stream;
 /// A stream as `object_store` hands it out.
 type Parts<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T>> + Send>>;
 
-/// The objects in a folder.
+/// The file system as objects: each path is one from its root.
 #[derive(Debug)]
 pub(crate) struct Folder {
     objects: LocalFileSystem,
-    path: std::path::PathBuf,
 }
 
 impl Folder {
-    /// The objects in this folder, which is made where it is missing.
-    pub(crate) fn open(path: &str) -> Result<Self> {
-        let path = std::path::PathBuf::from(path);
-        std::fs::create_dir_all(&path).map_err(failed)?;
-        let objects = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true);
-        Ok(Self { objects, path })
+    /// Opens nothing and makes nothing.
+    pub(crate) fn new() -> Self {
+        Self { objects: LocalFileSystem::new().with_fsync(true) }
     }
 
-    /// Waits for the lock on the folder, which ends with the file.
-    async fn lock(&self) -> Result<File> {
-        let path = self.path.clone();
+    /// Waits for the lock on the folder of an object, which ends with the file.
+    async fn lock(&self, object: &Path) -> Result<File> {
+        let path = self.objects.path_to_filesystem(object)?;
         let locking = tokio::task::spawn_blocking(move || {
-            let folder = File::open(path)?;
+            let folder = File::open(path.parent().unwrap_or(&path))?;
             flock(&folder, FlockOperation::LockExclusive)?;
             Ok(folder)
         });
@@ -74,7 +70,7 @@ impl ObjectStore for Folder {
         let PutMode::Update(expected) = &options.mode else {
             return self.objects.put_opts(path, payload, options).await;
         };
-        let _locked = self.lock().await?;
+        let _locked = self.lock(path).await?;
         let known = match self.objects.head(path).await {
             Ok(known) => known.e_tag,
             Err(Error::NotFound { .. }) => None,

@@ -10,8 +10,8 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 17_310, 1_638),
-    ("coordinator", 24_216, 11_531),
+    ("cli", 17_313, 1_638),
+    ("coordinator", 24_218, 11_531),
     ("core", 31_843, 11_586),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),

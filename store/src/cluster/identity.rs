@@ -179,13 +179,14 @@ async fn read(bucket: &Bucket) -> Result<Option<(Identity, UpdateVersion)>> {
 /// Refuses a prefix without an identity that lies inside another cluster, or holds anything but
 /// proofs. Answers with the identity if a cluster was made meanwhile.
 async fn is_free(bucket: &Bucket) -> Result<Option<Identity>> {
-    let (url, name) = (&bucket.url, parse(&bucket.url).map_or("", |(name, _)| name));
+    let url = &bucket.url;
+    let root = parse(url).map_or("file://".into(), |(name, _)| format!("s3://{name}"));
     let mut above = Path::default();
     for part in bucket.prefix.parts() {
         // Rights that end at the prefix say nothing about what lies above.
         if bucket.objects.head(&path(&above)).await.is_ok() {
             return Err(Error::foreign(format!(
-                "{url} lies inside the cluster s3://{name}/{above}: choose a prefix outside of it"
+                "{url} lies inside the cluster {root}/{above}: choose a prefix outside of it"
             )));
         }
         above = above.join(part);

@@ -43,11 +43,14 @@ impl SomeJobs {
 /// Id of the job with this id or name; without one, of the only job that is running.
 /// Fails when there is none.
 pub(crate) fn one_job(client: &Client, asked: Option<&String>) -> anyhow::Result<String> {
-    let Jobs { jobs, .. } = client.fetch(&["jobs"], &[])?;
+    let Jobs { jobs, missing_shards, .. } = client.fetch(&["jobs"], &[])?;
     let Some(job) = asked else { return only_job(&jobs) };
     let called: Vec<&Job> = jobs.iter().filter(|of| is_called(&of.job, job)).collect();
     if let Some(meant) = meant(&called, |of| of.ranks_alive > 0) {
         return Ok(meant.job.clone());
+    }
+    if called.is_empty() && !missing_shards.is_empty() {
+        bail!("the job {job:?} may be in a shard that did not answer: see `memtape cluster`")
     }
     if called.is_empty() {
         let names = jobs.iter().map(|of| job_name(&of.job)).collect::<Vec<_>>();
