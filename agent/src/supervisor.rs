@@ -159,7 +159,7 @@ pub(crate) async fn supervise(
     divided
 }
 
-/// Adds the shards whose agents are to run to those that run. None before the folders were read: an
+/// Adds the shards whose agents are to run to the running ones. None before folders were read: an
 /// agent says which tapes there are as soon as it is connected.
 fn missing(found: Found, with_spool: &mut BTreeSet<u16>, running: &mut BTreeSet<u16>) -> Vec<u16> {
     let Some(mut wanted) = found else { return Vec::new() };
@@ -187,7 +187,7 @@ impl Parts {
         }
     }
 
-    /// Moves what spools of other divisions keep to those of this number of shards, and keeps the
+    /// Moves the entries of other divisions' spools to this number of shards, and keeps the
     /// number for the next start, which may find no coordinator.
     pub(crate) fn divide(&self, shards: u16) {
         let Some(folder) = self.config.spool() else { return };

@@ -159,7 +159,7 @@ impl Member {
             if !config.cluster_pod.as_deref().is_none_or(is_name) {
                 bail!("--cluster-pod is no name of a pod: leave it out, or name this one");
             }
-            return Ok(member.with(Leases::connect(name).await?, config.cluster_pod.clone()));
+            return Ok(member.with(Leases::connect(None, name).await?, config.cluster_pod.clone()));
         }
         Ok(member)
     }

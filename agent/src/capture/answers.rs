@@ -121,7 +121,7 @@ impl Captures {
             uploads: BTreeMap::new(),
             work: VecDeque::new(),
             works_named: 0,
-            rewinds_max: 0,
+            rewinds_max: config.rewinds_max,
             upload_bytes_max: 0,
             memory_bytes_max: 0,
         };
@@ -133,7 +133,6 @@ impl Captures {
     /// time, the agents share the permits of the node.
     pub(crate) fn divide(&mut self, config: &Config, agents: u64) {
         let agents = agents.max(1);
-        self.rewinds_max = config.rewinds_max;
         self.upload_bytes_max = config.upload_bytes_max / agents;
         self.memory_bytes_max = config.capture_bytes_max() / agents;
     }

@@ -1,10 +1,10 @@
 //! The spools of the shards, and the move of what they keep when a cluster divides its jobs again.
 //!
-//! Each start moves what spools of another division keep to those of the present one. A spool is
-//! deleted after all that it keeps is synced in its new place. A spool whose entries cannot all be
-//! read, kept and synced stays whole, and is tried again at the next start. So a process that is
-//! killed meanwhile, or tries again, leaves entries in two places, and the coordinator takes each
-//! once.
+//! Each start moves the entries of spools of another division to the spools of the present one. A
+//! spool is deleted after all that it keeps is synced in its new place. A spool whose entries
+//! cannot all be read, kept and synced stays whole, and is tried again at the next start. So a
+//! process that is killed meanwhile, or tries again, leaves entries in two places, and the
+//! coordinator takes each once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +32,8 @@ pub(crate) fn jobs_of(shard: u16, shards: u16) -> Option<JobsShard> {
     (shards > 1).then_some(JobsShard { shard, shards })
 }
 
-/// Moves what spools of other divisions keep in this folder to those of this number of shards.
+/// Moves the entries of other divisions' spools in this folder to the spools of this number of
+/// shards.
 /// `open` opens a spool, and logs why it cannot.
 pub(crate) fn divide(folder: &Path, shards: u16, open: impl Fn(&Path) -> Option<Spool>) {
     let present = |shard| spool_of(folder, jobs_of(shard, shards));
@@ -60,7 +61,7 @@ pub(crate) fn divide(folder: &Path, shards: u16, open: impl Fn(&Path) -> Option<
                 && spool.divide(shards, &mut targets));
         if !is_moved {
             tracing::warn!(
-                "the spool in {} could not be moved to those of the shards of its jobs: it stays, \
+                "the spool in {} could not be moved to the spools of its jobs' shards: it stays, \
                  and is tried again when the agent is started again",
                 old.display()
             );
@@ -86,7 +87,7 @@ pub(crate) fn shards_with_records(
     others.filter(has_records).collect()
 }
 
-/// The folder, which may be the only spool, and those of shards in it.
+/// The folder, which may be the only spool, and the spools of shards in it.
 fn spools_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let of_shards = entries.flatten().filter(|entry| {

@@ -468,7 +468,7 @@ fn divided(bytes: impl Fn(u64) -> SimulatedDisk) -> [SimulatedDisk; 3] {
     disks
 }
 
-/// The spool of the first disk, and those of the shards.
+/// The spool of the first disk, and the spools of the shards.
 fn opened(disks: &[SimulatedDisk; 3]) -> (Spool, BTreeMap<u16, Spool>) {
     let targets = disks[1..].iter().map(|disk| open(disk, BOUND));
     (open(&disks[0], BOUND), (0..).zip(targets).collect())

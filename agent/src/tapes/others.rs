@@ -1,9 +1,9 @@
 //! The tapes of other shards that the primary agent found, each with its shard.
 //!
-//! The agents of those shards open them. The name and the number of a file that is gone can be
-//! those of a new one, so each file is opened again from time to time. There are no more of them
-//! than tapes on a node: the user who has most gives one up, and a further one of that user is
-//! refused like a tape that has no room.
+//! The agents of those shards open them. A new file can have the name and the number of one that is
+//! gone, so each file is opened again from time to time. There are no more of them than tapes on a
+//! node: the user who has most gives one up, and a further one of that user is refused like a tape
+//! that has no room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const SCANS_BETWEEN_OPENINGS: u32 = 60;
 #[derive(Debug, Default)]
 pub(crate) struct Others {
     known: BTreeMap<FileId, Other>,
-    /// Those that were listed since the last whole listing.
+    /// Tapes that were listed since the last whole listing.
     seen: BTreeSet<FileId>,
 }
 

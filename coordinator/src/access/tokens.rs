@@ -6,8 +6,7 @@
 //! disconnected.
 //!
 //! In a cluster of several shards the coordinator of the first keeps the tokens. Each other one
-//! asks it about a token that it meets, with that very token ([`Tokens::learn`]), and believes the
-//! answer for a while; a refusal, too, of which few are remembered.
+//! asks it about a token, with that token ([`Tokens::learn`]), and keeps valid and refused ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,12 +32,13 @@ const PREFIX: &str = "mtk_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 
-/// Time for which an answer about a token of another coordinator is not asked for again, of one
-/// that it refused, and time for which an answer counts where that coordinator gives none.
+/// Time until the other coordinator is asked about a valid token again.
 #[cfg(feature = "cluster")]
 pub(crate) const FRESH_NS: u64 = 10_000_000_000;
+/// Time until the other coordinator is asked about a refused token again.
 #[cfg(feature = "cluster")]
 const REFUSED_LASTS_NS: u64 = 60_000_000_000;
+/// Time for which a token stays valid while the other coordinator gives no answer.
 const LEARNED_LASTS_NS: u64 = 900_000_000_000;
 
 /// Why a token was not made or revoked.

@@ -91,6 +91,12 @@ impl Api {
         Ok(Self { client, timeout: limit })
     }
 
+    /// Namespace of the pod, or of the kubeconfig.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
     /// Reads the object at this path.
     pub(crate) async fn get(
         &self,

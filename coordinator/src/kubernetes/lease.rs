@@ -39,7 +39,6 @@ const REQUEST_TIME: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(crate) struct Leases {
     api: Arc<Api>,
-    namespace: String,
     name: String,
 }
 
@@ -53,34 +52,29 @@ pub(crate) struct Lease {
 }
 
 impl Leases {
-    /// The Leases of this name, in the namespace of the pod or of the kubeconfig. Nothing is sent.
+    /// The Leases of this name, in the namespace of the pod or of the kubeconfig, by the settings
+    /// that [`Api::connect`] takes. Nothing is sent.
     ///
     /// # Errors
     /// There are no credentials, or no object can have this name.
-    pub(crate) async fn connect(name: &str) -> std::result::Result<Self, ApiError> {
-        let config = kube::Config::infer().await.map_err(|_| ApiError::NoCredentials)?;
-        Self::with(config, name).await
-    }
-
-    /// As [`Leases::connect`], with these settings.
-    pub(super) async fn with(
-        config: kube::Config,
+    pub(crate) async fn connect(
+        config: Option<&kube::Config>,
         name: &str,
     ) -> std::result::Result<Self, ApiError> {
         if !is_name(name) {
             return Err(ApiError::NoAddress { what: format!("Leases {name:?}") });
         }
-        let api = Arc::new(Api::connect(Some(&config), REQUEST_TIME).await?);
-        Ok(Self { api, namespace: config.default_namespace, name: name.to_string() })
+        let api = Arc::new(Api::connect(config, REQUEST_TIME).await?);
+        Ok(Self { api, name: name.to_string() })
     }
 
     /// Labels this pod of the namespace when its coordinator owns a shard, for the Service that
     /// leads to it, and takes the label off when not. Tries until the API server has done it.
     pub(crate) async fn label(&self, pod: &str, serves: bool) {
-        let label = serves.then_some("true");
-        let change = json!({ "metadata": { "labels": { SERVES: label } } });
-        let path = format!("/api/v1/namespaces/{}/pods/{pod}", self.namespace);
-        let what = format!("pod {}/{pod}", self.namespace);
+        let change = json!({ "metadata": { "labels": { SERVES: serves.then_some("true") } } });
+        let namespace = self.api.namespace();
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+        let what = format!("pod {namespace}/{pod}");
         while let Err(why) = self.api.patch(&path, &what, &change).await {
             tracing::warn!("the label {SERVES} is not as it should be: {why}");
             sleep(LABEL_EVERY).await;
@@ -95,7 +89,7 @@ impl Leases {
 
 impl Lease {
     fn collection(&self) -> String {
-        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.of.namespace)
+        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.of.api.namespace())
     }
 
     /// Name of the object.
@@ -137,7 +131,7 @@ impl Lease {
 
 impl Placement for Lease {
     fn what(&self) -> String {
-        format!("Lease {}/{}", self.of.namespace, self.name())
+        format!("Lease {}/{}", self.of.api.namespace(), self.name())
     }
 
     async fn read(&self) -> Result<Option<(Owner, Version)>> {

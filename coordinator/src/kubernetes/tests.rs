@@ -111,7 +111,7 @@ impl Rig {
     }
 
     async fn leases(&self) -> Leases {
-        Leases::with(self.config.clone(), "memtape").await.unwrap()
+        Leases::connect(Some(&self.config), "memtape").await.unwrap()
     }
 
     /// The Lease of shard 3, for a coordinator whose access key of the bucket is this one.
@@ -262,7 +262,7 @@ async fn a_lease_that_is_no_hint_is_named() {
     }
     let error = lease.read().await.unwrap_err().to_string();
     assert_eq!(error, "Lease default/memtape-3 is no hint: delete it");
-    let bad = Leases::with(rig.config.clone(), "No/Name").await.unwrap_err().to_string();
+    let bad = Leases::connect(Some(&rig.config), "No/Name").await.unwrap_err().to_string();
     assert!(bad.contains("Leases \"No/Name\""), "{bad}");
 }
 

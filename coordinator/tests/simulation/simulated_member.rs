@@ -64,7 +64,7 @@ pub struct SimulatedProof {
 }
 
 impl SimulatedProof {
-    /// Those of this shard.
+    /// Proofs of the ownership of this shard.
     pub fn new(shard: Arc<Shard>) -> Self {
         Self { shard, begun_wall_ns: Arc::default() }
     }
