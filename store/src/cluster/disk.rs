@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes from which on a write waits for a sync: less than a shard holds before its writes wait.
 const UNSYNCED_BYTES_MAX: u64 = UNFLUSHED_BYTES_MAX as u64 / 2;
 
-/// Rows deleted in one batch.
-const DELETED_MAX: usize = 4096;
+/// Rows deleted in one batch. Where their keys are not known, the rows are read before.
+const DELETED_MAX: usize = 512;
 
 // First bytes of keys.
 const NAME: u8 = b'n';
@@ -77,6 +77,8 @@ struct Names {
     of: BTreeMap<String, Option<Arc<File>>>,
     /// Names by the numbers of their files: each write needs one.
     by_number: HashMap<u64, String>,
+    /// Offsets of the chunks of files that this process made, which thus go without being read.
+    chunks: HashMap<u64, Vec<u64>>,
     /// Number of the next file.
     next: u64,
 }
@@ -104,7 +106,7 @@ impl ShardDisk {
         let mut names = disk.0.names();
         names.next = names.next.max(next);
         drop(names);
-        left.into_iter().try_for_each(|number| disk.0.delete_contents(number))?;
+        left.into_iter().try_for_each(|number| disk.0.delete_contents(number, None))?;
         Ok(disk)
     }
 
@@ -197,11 +199,16 @@ impl Inner {
         }
     }
 
-    /// Deletes the contents of a file that has no name, and the mark that says so.
-    fn delete_contents(&self, number: u64) -> io::Result<()> {
+    /// Deletes the contents of a file that has no name, and the mark that says so. Reads the offsets
+    /// of its chunks if they are not known.
+    fn delete_contents(&self, number: u64, mut known: Option<Vec<u64>>) -> io::Result<()> {
         loop {
-            let mut changes = self.chunks_from(number, 0, DELETED_MAX)?;
-            let is_last = changes.len() < DELETED_MAX;
+            let offsets = match &mut known {
+                Some(all) => all.split_off(all.len().saturating_sub(DELETED_MAX)),
+                None => self.chunks_from(number, 0, DELETED_MAX)?,
+            };
+            let is_last = offsets.len() < DELETED_MAX;
+            let mut changes = deleted(number, &offsets);
             if is_last {
                 changes.push(Change { key: key(REMOVED, &number.to_be_bytes()), value: None });
             }
@@ -212,14 +219,14 @@ impl Inner {
         }
     }
 
-    /// The deletions of a file's chunks from an offset on, at most `max`.
-    fn chunks_from(&self, number: u64, offset: u64, max: usize) -> io::Result<Vec<Change>> {
-        let mut changes = Vec::new();
+    /// The offsets of a file's chunks from one on, at most `max`.
+    fn chunks_from(&self, number: u64, offset: u64, max: usize) -> io::Result<Vec<u64>> {
+        let mut offsets = Vec::new();
         self.scan(&chunk(number, offset), &chunk(number + 1, 0), |key, _| {
-            changes.push(Change { key: key.to_vec(), value: None });
-            if changes.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            offsets.extend(key.last_chunk().map(|at| u64::from_be_bytes(*at)));
+            if offsets.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok(changes)
+        Ok(offsets)
     }
 
     /// Bytes of a file in this range, as far as there are any.
@@ -270,6 +277,7 @@ impl Disk for ShardDisk {
         let file = Arc::new(File::new(names.next, 0));
         self.0.write(vec![named(name, Some(&file))])?;
         names.next += 1;
+        names.chunks.insert(file.number, Vec::new());
         names.insert(name.to_string(), Some(file.clone()));
         drop(names);
         Ok(self.opened(file, true))
@@ -299,8 +307,7 @@ impl Disk for ShardDisk {
             names.remove(&from);
             names.insert(to, kind);
         }
-        drop(names);
-        replaced.map_or(Ok(()), |file| self.0.let_go(file))
+        replaced.map_or(Ok(()), |file| self.0.let_go(file, names))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -312,8 +319,7 @@ impl Disk for ShardDisk {
         };
         self.0.write(vec![Change { key: name_key(name), value: None }, removed(&file)])?;
         names.remove(name);
-        drop(names);
-        self.0.let_go(file)
+        self.0.let_go(file, names)
     }
 
     fn make_folder(&self, name: &str) -> io::Result<()> {
@@ -365,9 +371,11 @@ impl Disk for ShardDisk {
 
 impl Inner {
     /// Deletes the contents of a removed file, unless it is open: then at the next start.
-    fn let_go(&self, file: Arc<File>) -> io::Result<()> {
+    fn let_go(&self, file: Arc<File>, mut names: MutexGuard<'_, Names>) -> io::Result<()> {
+        let known = names.chunks.remove(&file.number);
+        drop(names);
         match Arc::into_inner(file) {
-            Some(file) => self.delete_contents(file.number),
+            Some(file) => self.delete_contents(file.number, known),
             None => Ok(()),
         }
     }
@@ -423,7 +431,7 @@ impl ShardFile {
         if !self.can_write {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
-        let names = self.disk.names();
+        let mut names = self.disk.names();
         let (file, length) = (&self.file, self.file.bytes.load(Relaxed));
         let mut changes = Vec::new();
         if offset < length {
@@ -441,12 +449,16 @@ impl ShardFile {
                 let left = usize::try_from(offset - at).unwrap_or(usize::MAX).min(part.len());
                 changes.push(Change { key, value: Some(part[..left].to_vec()) });
             }
-            changes.extend(self.disk.chunks_from(number, offset, usize::MAX)?);
+            changes.extend(match names.chunks.get(&number) {
+                Some(all) => deleted(number, all.iter().filter(|at| **at >= offset)),
+                None => deleted(number, &self.disk.chunks_from(number, offset, usize::MAX)?),
+            });
         }
         let zeros = vec![0; usize::try_from(offset.saturating_sub(length)).unwrap_or(0)];
-        let mut at = offset.min(length);
+        let (mut at, mut offsets) = (offset.min(length), Vec::new());
         for part in zeros.chunks(CHUNK_BYTES).chain(bytes.chunks(CHUNK_BYTES)) {
             changes.push(Change { key: chunk(file.number, at), value: Some(part.to_vec()) });
+            offsets.push(at);
             at += part.len() as u64;
         }
         // A file that was removed has none.
@@ -454,6 +466,10 @@ impl ShardFile {
             changes.push(named(name, Some(&File::new(file.number, at))));
         }
         self.disk.write(changes)?;
+        if let Some(all) = names.chunks.get_mut(&file.number) {
+            all.truncate(all.partition_point(|at| *at < offset));
+            all.extend(offsets);
+        }
         file.bytes.store(at, Relaxed);
         if offset < length {
             file.changes.fetch_add(1, Relaxed);
@@ -585,6 +601,12 @@ fn name_key(name: &str) -> Vec<u8> {
 
 fn chunk(number: u64, offset: u64) -> Vec<u8> {
     [&[CHUNK], number.to_be_bytes().as_slice(), &offset.to_be_bytes()].concat()
+}
+
+/// The deletions of chunks.
+fn deleted<'a>(number: u64, offsets: impl IntoIterator<Item = &'a u64>) -> Vec<Change> {
+    let gone = |at: &u64| Change { key: chunk(number, *at), value: None };
+    offsets.into_iter().map(gone).collect()
 }
 
 /// The row of a name: a file's number and length, or nothing for a folder.

@@ -2,6 +2,7 @@
 //! is lost when another process takes the shard.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,21 @@ proptest! {
             }
         }
         prop_assert_eq!(contents(&folder), contents(&shard));
+        // Of removed files, nothing is left.
+        for name in NAMES {
+            let _ = shard.remove(name);
+        }
+        shard.sync_folder("").unwrap();
+        let (next, mut left) = (cluster.take(), Vec::new());
+        for kinds in [b"d", b"o"] {
+            let behind = [kinds[0] + 1];
+            let scan = next.scan(kinds, &behind, |key, _| {
+                left.push(key.to_vec());
+                ControlFlow::Continue(())
+            });
+            cluster.runtime.block_on(scan).unwrap();
+        }
+        prop_assert_eq!(left, Vec::<Vec<u8>>::new());
     }
 }
 
@@ -314,6 +330,36 @@ fn a_store_whose_shard_was_taken_removes_no_snapshot() {
         assert!(begin.elapsed() < PATIENCE, "it was not removed");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// To read it again would take one request after the other, while all agents wait.
+#[test]
+fn a_file_of_this_process_is_removed_without_being_read() {
+    let runtime = Runtime::new().unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = runtime.block_on(Server::start());
+    let bucket = Bucket::with_few_retries("s3://bucket/c", server.settings("a")).unwrap();
+    let cluster = Cluster { runtime, bucket };
+    let disk = cluster.disk();
+    let requests_of_removal = |disk: &ShardDisk| {
+        let before = server.requests();
+        disk.remove("file").unwrap();
+        server.requests() - before
+    };
+    let make = |disk: &ShardDisk| {
+        let (file, mut rng) = (disk.make("file").unwrap(), fastrand::Rng::with_seed(1));
+        for part in 0..24 {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(1 << 20).collect();
+            file.write_all_at(&bytes, part << 20).unwrap();
+        }
+        file.sync().unwrap();
+    };
+    make(&disk);
+    // What an owner asks for from time to time, whatever it does.
+    assert!(requests_of_removal(&disk) < 8);
+    make(&disk);
+    let next = cluster.disk();
+    assert!(requests_of_removal(&next) > 16, "that of an earlier one is read");
 }
 
 /// What two syncs cover both must not count twice: a later sync would find nothing to do.
