@@ -188,6 +188,28 @@ fn a_full_disk_is_reported_and_vital_changes_wait() {
     assert_eq!((answered, store.unready()), (vec![("kept", true), ("steps", true)], None));
 }
 
+/// A sync takes tens of milliseconds in a bucket, and a job that begins sends both for each rank.
+#[test]
+fn records_and_steps_that_wait_together_have_one_sync_each() {
+    clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
+    let disk = SimulatedDisk::new(1);
+    let (store, _, _) = Store::open_in_turns(&disk.process()).unwrap();
+    store.turn();
+    let before = disk.counts().syncs;
+    let (sender, receiver) = channel();
+    for number in 0..50 {
+        let (recorded, stepped) = (sender.clone(), sender.clone());
+        let record = incident(&format!("inc-{number}"), "one of many");
+        store.write(Changes::of(&record), Box::new(move |result| recorded.send(result).unwrap()));
+        let batch = vec![((SERIES, (1, 1)), vec![row(number)])];
+        store.steps(batch, Box::new(move |result| stepped.send(result).unwrap()));
+    }
+    store.turn();
+    let answered: Vec<_> = receiver.try_iter().collect();
+    assert_eq!((answered.len(), answered.iter().all(Result::is_ok)), (100, true));
+    assert_eq!(disk.counts().syncs - before, 2);
+}
+
 #[test]
 fn a_store_belongs_to_one_coordinator() {
     let dir = tempfile::tempdir().unwrap();

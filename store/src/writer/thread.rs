@@ -187,25 +187,24 @@ impl Writer {
 
     /// Does a job with the jobs waiting behind it, as many as fit in a group.
     fn group(&mut self, first: Option<Job>, jobs: &Receiver<Job>) {
-        let (mut groups, mut proofs, mut next, mut size) = (Vec::new(), Vec::new(), first, 0);
+        let (mut groups, mut others, mut proofs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut next, mut size) = (first, 0);
         while let Some(job) = next {
             let (changes, steps) = job.sizes();
             size += 1 + changes + steps;
             self.shared.health.queued.fetch_sub(changes, Relaxed);
-            // Whatever is no record is done in its turn, after the records before it.
             match job {
                 Job::Write { changes, done, is_kept } => {
                     groups.push(Group { changes, done, is_kept });
                 }
                 Job::Prove { proved } => proofs.push(proved),
-                other => {
-                    self.commit(std::mem::take(&mut groups));
-                    self.other(other);
-                }
+                other => others.push(other),
             }
             next = if size < GROUP_MAX { jobs.try_recv().ok() } else { None };
         }
+        // Records come first, with one sync for all: whatever else is done speaks for those before.
         self.commit(groups);
+        others.into_iter().for_each(|job| self.other(job));
         if !proofs.is_empty() {
             self.prove(proofs);
         }
