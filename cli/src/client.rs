@@ -21,9 +21,12 @@ use serde_json::Value;
 use crate::client::credentials::Credentials;
 use crate::clock;
 
-pub(crate) use address::{first_that_answers, url as address};
+pub(crate) use address::url as address;
 
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Time in which one of several coordinators must answer to be asked.
+const CHOICE_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Snapshots of captures can be large.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
@@ -80,6 +83,29 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = credentials.tls.as_ref().and_then(ClientTls::invalid);
         Ok(Self { base: base.to_string(), ended, http, runtime })
+    }
+
+    /// A client of the first of these coordinators that answers a small request in time: those that
+    /// wait do not listen, and one that hangs accepts connections. Of the first, where none does.
+    /// Fails as [`Self::new`] does.
+    pub(crate) fn first_that_answers(
+        bases: &[String],
+        credentials: &Credentials,
+    ) -> anyhow::Result<Self> {
+        let clients = bases.iter().map(|base| Self::new(base, credentials));
+        let mut clients = clients.collect::<anyhow::Result<Vec<_>>>()?;
+        let answering = match clients.len() {
+            0 | 1 => None,
+            _ => clients.iter().position(Self::answers),
+        };
+        Ok(clients.swap_remove(answering.unwrap_or(0)))
+    }
+
+    /// Does the coordinator answer in time?
+    fn answers(&self) -> bool {
+        let asked = self.http.get(format!("{}/healthz", self.base)).timeout(CHOICE_TIME_MAX);
+        let answer = self.runtime.block_on(async { asked.send().await });
+        answer.is_ok_and(|answer| answer.status().is_success())
     }
 
     /// The coordinator's URL, without a slash at its end.
@@ -264,7 +290,34 @@ pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> anyhow::Result<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
+
+    #[test]
+    fn the_first_coordinator_that_answers_is_asked() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listen = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let base = |at: &std::net::TcpListener| format!("http://{}", at.local_addr().expect("one"));
+        // The kernel accepts connections for a coordinator that hangs.
+        let (hanging, answering, gone) = (listen(), listen(), base(&listen()));
+        let bases = [base(&hanging), gone, base(&answering), base(&hanging)];
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = answering.accept().expect("a connection");
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).expect("a request");
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            stream.write_all(answer).expect("a client that waits");
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        let chosen = |bases| Client::first_that_answers(bases, &Credentials::default()).unwrap();
+        assert_eq!(chosen(&bases).base(), bases[2]);
+        let asked = serving.join().expect("no panic");
+        assert!(asked.starts_with("GET /healthz "), "a request that changes nothing: {asked}");
+        // The error is then that of the first; and one alone is not asked before.
+        assert_eq!(chosen(&bases[1..2]).base(), bases[1]);
+        assert_eq!(chosen(&bases[..2]).base(), bases[0]);
+    }
 
     #[test]
     fn segments_of_a_path_are_escaped() {

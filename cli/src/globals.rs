@@ -49,11 +49,10 @@ pub(crate) struct Globals {
 }
 
 impl Globals {
-    /// A client of the coordinator.
+    /// A client of the coordinator; of several, of the first that answers.
     /// Fails when its address makes no sense, or certificates or token cannot be read.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        let urls = self.coordinator_urls()?;
-        Client::new(client::first_that_answers(&urls), &Credentials::read(self)?)
+        Client::first_that_answers(&self.coordinator_urls()?, &Credentials::read(self)?)
     }
 
     /// The coordinators' URLs.

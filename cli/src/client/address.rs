@@ -1,13 +1,10 @@
 //! The address of a coordinator, as a user writes it and as a URL.
 //!
 //! `node7`, `10.0.0.1:7771`, `[::1]:7771` and `http://node7:7771/` are accepted. Where no scheme is
-//! given it is https with certificates and http without; the port is then 7771. Of several
-//! addresses the first one that answers is used. This file sends nothing.
-
-use std::net::TcpStream;
+//! given it is https with certificates and http without; the port is then 7771. This file sends
+//! nothing.
 
 use crate::args::Mistakes;
-use crate::client::CONNECT_TIME_MAX;
 
 /// Port of a coordinator without a configured port.
 const PORT_DEFAULT: u16 = 7771;
@@ -40,21 +37,6 @@ pub(crate) fn url(text: &str, has_tls: bool) -> Result<String, Mistakes> {
         return Err(mistake());
     }
     Ok(parsed.as_str().trim_end_matches('/').to_string())
-}
-
-/// The first of these URLs to whose port a connection can be made: of the coordinators of a cluster
-/// one listens. The first URL, where there is none.
-pub(crate) fn first_that_answers(urls: &[String]) -> &str {
-    let answers = |url: &&String| {
-        let parsed = reqwest::Url::parse(url).ok();
-        let places = parsed.and_then(|url| url.socket_addrs(|| None).ok()).unwrap_or_default();
-        places.iter().any(|place| TcpStream::connect_timeout(place, CONNECT_TIME_MAX).is_ok())
-    };
-    let first = urls.first().map_or("", String::as_str);
-    match urls {
-        [] | [_] => first,
-        several => several.iter().find(answers).map_or(first, String::as_str),
-    }
 }
 
 #[cfg(test)]
