@@ -5,10 +5,10 @@
 //! list is the own list and those of all others, in the order of the route (`gather/lists.rs`). One
 //! thing is asked of the owner of its shard, which the name of a job and the id of an incident
 //! tell; where that owner does not know it, the others are asked, too: a job in another shard than
-//! its name says, and a capture that an agent named. A change is asked of one owner after the
-//! other, and of none after one that knows the thing or may have done it. What goes to an owner and
-//! comes back is in `gather/owners.rs`, and how a token of another coordinator is known in
-//! `gather/tokens.rs`.
+//! its name says, and a capture that an agent named. A backup is of the shard in its query. A
+//! change is asked of one owner after the other, and of none after one that knows the thing or may
+//! have done it. What goes to an owner and comes back is in `gather/owners.rs`, and how a token of
+//! another coordinator is known in `gather/tokens.rs`.
 //!
 //! Each coordinator decides by itself what the caller may do, by the token that is passed on. The
 //! own coordinator decides first, once and before it reads a body, so a stranger makes no other one
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{FromRequestParts, MatchedPath, Path, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -36,7 +36,7 @@ use memtape_core::limits::{
     GATHERED_BYTES_MAX, GATHERED_CHANGE_SECONDS_MAX, GATHERED_IDLE_SECONDS_MAX,
     GATHERED_LIST_SECONDS_MAX, GATHERED_READ_SECONDS_MAX, REQUEST_BYTES_MAX,
 };
-use memtape_proto::api::MissingShard;
+use memtape_proto::api::{BackupQuery, MissingShard};
 use tokio::task::JoinSet;
 
 use crate::http::asking::Asking;
@@ -208,8 +208,8 @@ impl Gather {
         let passed = Passed::of(&self.api, &parts, body.clone());
         let unsent = parts.extensions.get::<Arc<Unsent>>().cloned().unwrap_or_default();
         let question = Question { passed, unsent, deadline, is_read };
-        let is_unknown =
-            |status: StatusCode| status == StatusCode::NOT_FOUND && named != Named::FirstShard;
+        let may_be_elsewhere = matches!(named, Named::Job | Named::Id);
+        let is_unknown = |status: StatusCode| status == StatusCode::NOT_FOUND && may_be_elsewhere;
         if shard != own {
             let url = self.api.members.url(shard);
             sending::reserve(&self.api, &question.unsent, Size::Made(PASSED_BYTES)).await?;
@@ -235,9 +235,14 @@ impl Gather {
         }
     }
 
-    /// The shard that the path leads to.
+    /// The shard that the path or the query leads to.
     async fn shard_of(&self, named: Named, parts: &mut Parts) -> u16 {
         let (own, shards) = (self.api.members.own(), self.api.members.shards());
+        if named == Named::Query {
+            let asked = Query::<BackupQuery>::try_from_uri(&parts.uri).ok();
+            let shard = asked.and_then(|Query(asked)| asked.shard);
+            return shard.filter(|shard| *shard < shards).unwrap_or(own);
+        }
         let path = Path::<Vec<(String, String)>>::from_request_parts(parts, &()).await;
         let first = path.ok().and_then(|Path(path)| path.into_iter().next());
         let (_, name) = first.unwrap_or_default();

@@ -40,7 +40,12 @@ struct Backup(Body);
 
 async fn backup(asking: Asking, query: QueryOf<BackupQuery>) -> Result<Backup, Problem> {
     asking.needs(Role::Admin)?;
-    let Query(BackupQuery { snapshots }) = query?;
+    let Query(BackupQuery { snapshots, shard }) = query?;
+    let (own, shards) = (asking.api.members.own(), asking.api.members.shards());
+    if let Some(shard) = shard.filter(|shard| *shard != own) {
+        let line = format!("there is no shard {shard} here: the cluster has {shards}");
+        return Err(Problem::new(StatusCode::NOT_FOUND, line));
+    }
     let with = match snapshots {
         Some(false) => WithSnapshots::No,
         _ => WithSnapshots::Yes,

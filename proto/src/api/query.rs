@@ -68,4 +68,6 @@ pub struct AuditQuery {
 pub struct BackupQuery {
     /// Snapshots of captures, too; true without it.
     pub snapshots: Option<bool>,
+    /// The shard of the store; that of the coordinator that is asked without it.
+    pub shard: Option<u16>,
 }

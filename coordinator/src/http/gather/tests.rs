@@ -411,6 +411,35 @@ async fn a_download_is_passed_on_part_by_part() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_that_of_the_shard_that_is_asked_for() {
+    let mut ports = Ports::of(3, "http").await;
+    let [first, second] = [0, 1].map(|shard| ports.start(shard, None, None));
+    let stores = [first.store.id(), second.store.id()];
+    let backup = async |at: usize, query: &str| {
+        let url = format!("{}/api/v1/store/backup{query}", ports.url(at));
+        let answer = http().get(url).send().await.unwrap();
+        let (status, content) = (answer.status().as_u16(), answer.bytes().await.unwrap());
+        let content = String::from_utf8_lossy(&content).into_owned();
+        // The header at its end has the id of the store.
+        (status, stores.iter().position(|id| content.contains(*id)), content)
+    };
+    for at in [0, 1] {
+        assert_eq!(backup(at, "?snapshots=false").await.1, Some(at));
+        for shard in [0, 1] {
+            let (status, of, _) = backup(at, &format!("?snapshots=false&shard={shard}")).await;
+            assert_eq!((status, of), (200, Some(shard)), "asked at {at}");
+        }
+    }
+    ports.set(2, "");
+    let (status, _, problem) = backup(0, "?shard=2").await;
+    assert!(status == 503 && problem.contains("shard 2 "), "{problem}");
+    for (query, expected) in [("?shard=3", 404), ("?shard=x", 400)] {
+        let (status, _, problem) = backup(1, query).await;
+        assert_eq!(status, expected, "{problem}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_owner_that_is_the_coordinator_itself_makes_no_loop() {
     let mut ports = Ports::of(2, "http").await;
     ports.coordinator(0, None);
