@@ -99,7 +99,7 @@ pub(crate) fn encode<R: Record>(record: &R) -> Vec<u8> {
 }
 
 /// Reads a record; none when it is damaged.
-fn decode<R: Record>(bytes: &[u8]) -> Option<R> {
+pub(crate) fn decode<R: Record>(bytes: &[u8]) -> Option<R> {
     match bytes {
         [PLAIN, json @ ..] => serde_json::from_slice(json).ok(),
         [COMPRESSED, rest @ ..] => {

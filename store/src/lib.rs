@@ -56,6 +56,6 @@ pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 pub use steps::block;
 pub use steps::packer::{Found, StepLimits};
 pub use steps::segments::stretch;
-pub use tables::{TableRows, tables_page, write_tables};
+pub use tables::{TableRows, Tables, tables_page};
 pub use writer::point::Point;
 pub use writer::shared::{Done, Health, Proved};

@@ -131,7 +131,7 @@ macro_rules! table {
 }
 
 table! { AttemptRecord = "attempts";
-    attempt_serial: Count, "Number of the attempt in the store", |it| it.serial;
+    attempt_serial: Attempt, "Number of the attempt, unique in the cluster", |it| it.serial;
     job: Text, "Id of the job", |it| it.job.as_str();
     user_id: Count, "User id of the job's owner", |it| it.owner.uid;
     namespace: Text, "Kubernetes namespace of the job's owner", |it| it.owner.namespace.name();
@@ -142,7 +142,7 @@ table! { AttemptRecord = "attempts";
 }
 
 table! { RankRecord = "ranks";
-    attempt_serial: Count, "Number of the attempt in the store", |it| it.serial;
+    attempt_serial: Attempt, "Number of the attempt, unique in the cluster", |it| it.serial;
     rank: Count, "Rank within the job", |it| it.rank;
     node: Text, "Name of the node", |it| it.node.as_str();
     started: Time, "Start of the process", |it| it.start_wall_ns;
@@ -157,7 +157,7 @@ table! { RankRecord = "ranks";
 }
 
 table! { DeviceRow = "devices";
-    attempt_serial: Count, "Number of the attempt in the store", |it| it.serial;
+    attempt_serial: Attempt, "Number of the attempt, unique in the cluster", |it| it.serial;
     rank: Count, "Rank within the job", |it| it.rank;
     device: Count, "Number of the device in the process", |it| it.totals.device;
     uuid: Text, "UUID of the device", |it| text(it.uuid.as_deref());
@@ -168,7 +168,7 @@ table! { DeviceRow = "devices";
 
 table! { IncidentRecord = "incidents";
     id: Text, "Id of the incident", |it| it.id.as_str();
-    attempt_serial: Count, "Number of the attempt in the store", |it| it.serial;
+    attempt_serial: Attempt, "Number of the attempt, unique in the cluster", |it| it.serial;
     job: Text, "Id of the job", |it| it.job.as_str();
     rank: Count, "Rank that it is about; of several one", |it| it.growth.rank;
     device: Count, "Number of the device in the process; null where it is about none",
@@ -224,7 +224,7 @@ table! { ActionRecord = "actions";
 macro_rules! step_columns {
     ($(#[doc = $meaning:literal] $name:ident: $type:ty,)+) => {
         table! { StepRow = "steps";
-            attempt_serial: Count, "Number of the attempt in the store", |it| it.serial;
+            attempt_serial: Attempt, "Number of the attempt, unique in the cluster", |it| it.serial;
             rank: Count, "Rank within the job", |it| it.rank;
             device: Count, "Number of the device in the process", |it| it.device;
             $($name: (<$type as OfStep>::KIND), $meaning, |it| it.record.$name;)+

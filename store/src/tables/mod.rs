@@ -1,24 +1,41 @@
-//! Tables of a whole store, for questions about many jobs: Parquet files, which DuckDB, pandas and
+//! Tables of whole stores, for questions about many jobs: Parquet files, which DuckDB, pandas and
 //! Spark read.
 //!
 //! A table is a list of columns (`columns.rs`): name, kind, meaning, and the value of a record. The
 //! schema of the file and docs/reference/tables.md are made of that list. `file.rs` writes a file;
-//! only it knows the format. Tables hold no tokens and no audit. The caller opens the store.
+//! only it knows the format. In a cluster, the rows of all shards fit together: ids are unique,
+//! and so are numbers of attempts, which name their shard. Tables hold no tokens and no audit. The
+//! caller opens the stores.
 
 mod columns;
 #[cfg_attr(not(feature = "tables"), path = "no_file.rs")]
 mod file;
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::encoding::Loaded;
-use crate::error::{During, Error, Result};
+use memtape_core::placement::JobsShard;
+
+use crate::encoding::decode;
+use crate::error::{During, Result};
 use crate::handle::Store;
-use crate::records::{ActionRecord, AttemptRecord, IncidentRecord, RankRecord, SeriesKey};
+use crate::records::{
+    ActionRecord, AttemptRecord, IncidentRecord, RankRecord, Record, SeriesKey, StepRecord,
+};
+use crate::steps::packer::Found;
 use crate::tables::columns::{DeviceRow, StepRow};
 use crate::tables::file::TableFile;
+
+/// Records that are read at once.
+const RECORDS_MAX: usize = 256;
+
+/// Records of a series in memory, and as many again while it is read: a longer series is read
+/// several times.
+const SERIES_RECORDS_MAX: usize = 1 << 16;
 
 /// Rows of each table that were written.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
@@ -35,31 +52,213 @@ pub struct TableRows {
     pub incidents: u64,
     /// Rows of `actions.parquet`.
     pub actions: u64,
+    /// Series of old attempts that the table of steps lacks, because it is full.
+    #[serde(skip)]
+    pub series_left_out: u64,
 }
 
-/// Writes the tables of a store into a folder that is there. A table is written in the folder
-/// `aside`, which no other call uses and lies on the same file system; it replaces that of an
-/// earlier call when it is durable. Takes memory for the longest series: 112 bytes a record.
-/// Blocks.
-///
-/// # Errors
-/// A file cannot be written, or the steps of the store cannot be read.
-pub fn write_tables(
+/// Tables that are being written.
+pub struct Tables<W: Write + Send> {
+    attempts: TableFile<AttemptRecord, W>,
+    ranks: TableFile<RankRecord, W>,
+    devices: TableFile<DeviceRow, W>,
+    steps: TableFile<StepRow, W>,
+    incidents: TableFile<IncidentRecord, W>,
+    actions: TableFile<ActionRecord, W>,
+    series_left_out: u64,
+}
+
+impl Tables<File> {
+    /// Begins tables in this folder.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn in_folder(folder: &Path) -> Result<Self> {
+        let file = |table: &str| {
+            let path = folder.join(format!("{table}.parquet"));
+            File::create(&path).during(|| format!("{} cannot be written", path.display()))
+        };
+        Self::begin(file)
+    }
+
+    /// Ends the tables, makes them durable, and puts them from their folder into another one on the
+    /// same file system, where they replace earlier ones.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn end_in(self, from: &Path, to: &Path) -> Result<TableRows> {
+        let rows = self.end(|file| Ok(file.sync_all()?))?;
+        for table in table_names() {
+            let name = format!("{table}.parquet");
+            let moved = std::fs::rename(from.join(&name), to.join(&name));
+            moved.during(|| format!("{} cannot be written", to.join(&name).display()))?;
+        }
+        Ok(rows)
+    }
+}
+
+impl<W: Write + Send> Tables<W> {
+    /// Begins all tables, each in the file that `file` makes for its name.
+    ///
+    /// # Errors
+    /// A file cannot be made or written.
+    pub(crate) fn begin(mut file: impl FnMut(&'static str) -> Result<W>) -> Result<Self> {
+        Ok(Self {
+            attempts: begun(&mut file)?,
+            ranks: begun(&mut file)?,
+            devices: begun(&mut file)?,
+            steps: begun(&mut file)?,
+            incidents: begun(&mut file)?,
+            actions: begun(&mut file)?,
+            series_left_out: 0,
+        })
+    }
+
+    /// Adds the rows of a store, which has the jobs of this shard. The table of steps takes no
+    /// further series when it has `steps_bytes_max`; the oldest attempts come last. `pause` is
+    /// called between pieces of work, and ends it with its error. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be written, or the store cannot be read.
+    pub fn add(
+        &mut self,
+        store: &Store,
+        shard: JobsShard,
+        steps_bytes_max: u64,
+        pause: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        records(store, pause, |attempt| self.attempts.push(attempt, shard))?;
+        let mut series = Vec::new();
+        records(store, pause, |rank: &RankRecord| {
+            for device in DeviceRow::of_rank(rank) {
+                let (serial, rank, device_number) =
+                    (device.serial, device.rank, device.totals.device);
+                series.push(SeriesKey { serial, rank, device: device_number });
+                self.devices.push(&device, shard)?;
+            }
+            self.ranks.push(rank, shard)
+        })?;
+        series.sort_by_key(|key| Reverse(key.serial));
+        for (done, key) in series.iter().enumerate() {
+            if self.steps.bytes() >= steps_bytes_max {
+                self.series_left_out += (series.len() - done) as u64;
+                break;
+            }
+            let SeriesKey { serial, rank, device } = *key;
+            each_step(store, *key, pause, |record| {
+                self.steps.push(&StepRow { serial, rank, device, record }, shard)
+            })?;
+        }
+        records(store, pause, |incident| self.incidents.push(incident, shard))?;
+        records(store, pause, |action| self.actions.push(action, shard))
+    }
+
+    /// Ends the tables. `close` gets each file.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn end(self, mut close: impl FnMut(W) -> Result<()>) -> Result<TableRows> {
+        let series_left_out = self.series_left_out;
+        Ok(TableRows {
+            attempts: ended(self.attempts, &mut close)?,
+            ranks: ended(self.ranks, &mut close)?,
+            devices: ended(self.devices, &mut close)?,
+            steps: ended(self.steps, &mut close)?,
+            incidents: ended(self.incidents, &mut close)?,
+            actions: ended(self.actions, &mut close)?,
+            series_left_out,
+        })
+    }
+}
+
+/// Names of the tables, in the order in which they are written.
+pub(crate) fn table_names() -> [&'static str; 6] {
+    [
+        AttemptRecord::TABLE,
+        RankRecord::TABLE,
+        DeviceRow::TABLE,
+        StepRow::TABLE,
+        IncidentRecord::TABLE,
+        ActionRecord::TABLE,
+    ]
+}
+
+fn begun<T: Row, W: Write + Send>(
+    file: &mut impl FnMut(&'static str) -> Result<W>,
+) -> Result<TableFile<T, W>> {
+    TableFile::begin(file(T::TABLE)?)
+}
+
+fn ended<T: Row, W: Write + Send>(
+    table: TableFile<T, W>,
+    close: &mut impl FnMut(W) -> Result<()>,
+) -> Result<u64> {
+    let ended = table.end().and_then(|(rows, file)| close(file).map(|()| rows));
+    ended.during(|| format!("the table {} cannot be written", T::TABLE))
+}
+
+/// Reads the records of a kind, a few at a time.
+fn records<R: Record>(
     store: &Store,
-    loaded: &Loaded,
-    aside: &Path,
-    folder: &Path,
-) -> Result<TableRows> {
-    let devices = || loaded.ranks.iter().flat_map(DeviceRow::of_rank);
-    let to = (aside, folder);
-    Ok(TableRows {
-        attempts: table(to, loaded.attempts.iter().cloned())?,
-        ranks: table(to, loaded.ranks.iter().cloned())?,
-        devices: table(to, devices())?,
-        steps: steps(store, devices(), to)?,
-        incidents: table(to, loaded.incidents.iter().cloned())?,
-        actions: table(to, loaded.actions.iter().cloned())?,
-    })
+    pause: &mut dyn FnMut() -> Result<()>,
+    mut take: impl FnMut(&R) -> Result<()>,
+) -> Result<()> {
+    let (mut from, end) = (vec![R::KIND], [R::KIND + 1]);
+    loop {
+        let (mut read, mut last) = (Vec::new(), None);
+        store.shared.catalogue.scan_range(&from, &end, |key, value| {
+            read.push(value.to_vec());
+            last = (read.len() == RECORDS_MAX).then(|| key.to_vec());
+            last.is_none()
+        })?;
+        for record in read.iter().filter_map(|value| decode(value)) {
+            take(&record)?;
+        }
+        let Some(last) = last else { return Ok(()) };
+        from = [last, vec![0]].concat();
+        pause()?;
+    }
+}
+
+/// Reads the records of a series in order of steps, none twice.
+fn each_step(
+    store: &Store,
+    key: SeriesKey,
+    pause: &mut dyn FnMut() -> Result<()>,
+    mut take: impl FnMut(StepRecord) -> Result<()>,
+) -> Result<()> {
+    let mut after = None;
+    loop {
+        let mut rows = Vec::new();
+        store.series_each(key, &mut |found| {
+            match found {
+                Found::Rows(more) => {
+                    rows.extend(more.into_iter().filter(|row| Some(row.last_step) > after));
+                }
+                Found::Forgotten => rows.clear(),
+            }
+            if rows.len() > 2 * SERIES_RECORDS_MAX {
+                shorten(&mut rows);
+            }
+            ControlFlow::Continue(())
+        })?;
+        shorten(&mut rows);
+        for row in &rows {
+            take(*row)?;
+        }
+        pause()?;
+        after = rows.last().map(|row| row.last_step);
+        if rows.len() < SERIES_RECORDS_MAX {
+            return Ok(());
+        }
+    }
+}
+
+/// Leaves the first records of a series, in order.
+fn shorten(rows: &mut Vec<StepRecord>) {
+    rows.sort_by_key(|row| (row.last_step, row.first_step));
+    rows.dedup_by_key(|row| row.last_step);
+    rows.truncate(SERIES_RECORDS_MAX);
 }
 
 /// The page that documents the columns of all tables.
@@ -88,48 +287,6 @@ fn add_columns<T: Row>(page: &mut String) {
     }
 }
 
-/// The folder in which a table is written, and the one in which it belongs.
-type Folders<'a> = (&'a Path, &'a Path);
-
-fn table<T: Row>(to: Folders<'_>, rows: impl Iterator<Item = T>) -> Result<u64> {
-    write(to, |file| {
-        for row in rows {
-            file.push(row)?;
-        }
-        Ok(())
-    })
-}
-
-fn steps(store: &Store, devices: impl Iterator<Item = DeviceRow>, to: Folders<'_>) -> Result<u64> {
-    write(to, |file| {
-        for DeviceRow { serial, rank, totals, .. } in devices {
-            let device = totals.device;
-            for record in store.series(SeriesKey { serial, rank, device })? {
-                file.push(StepRow { serial, rank, device, record })?;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Writes a table aside, and puts it into its folder when it is durable. Returns the number of its
-/// rows.
-fn write<T: Row>(
-    to: Folders<'_>,
-    fill: impl FnOnce(&mut TableFile<T>) -> Result<()>,
-) -> Result<u64> {
-    let name = format!("{}.parquet", T::TABLE);
-    let (aside, path) = (to.0.join(&name), to.1.join(&name));
-    let written = || {
-        let mut file = TableFile::begin(File::create(&aside)?)?;
-        fill(&mut file)?;
-        let rows = file.end()?;
-        std::fs::rename(&aside, &path)?;
-        Ok::<_, Error>(rows)
-    };
-    written().during(|| format!("{} cannot be written", path.display()))
-}
-
 /// A record that is a row of a table.
 pub(crate) trait Row: Sized + 'static {
     /// Name of the table.
@@ -154,6 +311,8 @@ pub(crate) struct Column<T> {
 pub(crate) enum Kind {
     /// A number from 0 on.
     Count,
+    /// The number of an attempt within its store, from 0 on; in the table, within the cluster.
+    Attempt,
     /// A whole number.
     Number,
     /// Unix time; values in nanoseconds.
@@ -166,7 +325,7 @@ pub(crate) enum Kind {
 impl Kind {
     fn name(self) -> &'static str {
         match self {
-            Self::Count => "unsigned 64 bit",
+            Self::Count | Self::Attempt => "unsigned 64 bit",
             Self::Number => "signed 64 bit",
             Self::Time => "time",
             Self::Text => "text",

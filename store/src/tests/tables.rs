@@ -11,19 +11,30 @@ use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Class, Diagnosis, diagnose};
 use memtape_core::identity::end::End;
 use memtape_core::incident::{Failure, FailureKind};
+use memtape_core::placement::JobsShard;
 use memtape_core::snapshot::{Frame, RankSnapshot};
-use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use tempfile::tempdir;
 
-use crate::records::{AttemptRecord, IncidentRecord, RankRecord, Totals};
-use crate::tables::{TableRows, tables_page, write_tables};
-use crate::tests::fixtures::{SERIES, close, incident, reopen, steps, write};
+use crate::handle::Store;
+use crate::records::{AttemptRecord, IncidentRecord, RankRecord, SeriesKey, Totals};
+use crate::tables::{TableRows, Tables, tables_page};
+use crate::tests::fixtures::{SERIES, answer, close, incident, reopen, row, steps, write};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/tables.md");
 
-/// More rows than a group has.
+/// More rows than a group has, and more records than are read at once.
 const STEPS: u64 = 70_000;
+
+const ALONE: JobsShard = JobsShard { shard: 0, shards: 1 };
+
+/// Writes the tables of a store without shards.
+fn export(store: &Store, aside: &Path, folder: &Path) -> TableRows {
+    let mut tables = Tables::in_folder(aside).unwrap();
+    tables.add(store, ALONE, u64::MAX, &mut || Ok(())).unwrap();
+    tables.end_in(aside, folder).unwrap()
+}
 
 #[test]
 fn the_page_has_the_columns_of_every_table() {
@@ -32,7 +43,11 @@ fn the_page_has_the_columns_of_every_table() {
 
 /// The rows of a table: name of the column, value.
 fn read(folder: &Path, table: &str) -> Vec<BTreeMap<String, Field>> {
-    let file = File::open(folder.join(table).with_extension("parquet")).unwrap();
+    rows(File::open(folder.join(table).with_extension("parquet")).unwrap())
+}
+
+/// The same, of a file.
+pub(super) fn rows(file: impl ChunkReader + 'static) -> Vec<BTreeMap<String, Field>> {
     let reader = SerializedFileReader::new(file).unwrap();
     let rows = reader.get_row_iter(None).unwrap().map(Result::unwrap);
     let columns = |(name, field): (&String, &Field)| (name.clone(), field.clone());
@@ -75,11 +90,13 @@ fn every_record_is_a_row() {
     });
     steps(&store, 1..STEPS + 1);
     close(store);
-    let (store, loaded) = reopen(data.path());
-    let export = |aside: &Path| write_tables(&store, &loaded, aside, folder.path()).unwrap();
-    let rows = export(aside.path());
+    let (store, _) = reopen(data.path());
+    // As an agent does that got no answer.
+    steps(&store, STEPS / 2..STEPS + 1);
+    let rows = export(&store, aside.path(), folder.path());
+    let (attempts, ranks, devices, incidents) = (1, 1, 1, 2);
     let expected =
-        TableRows { attempts: 1, ranks: 1, devices: 1, steps: STEPS, incidents: 2, actions: 0 };
+        TableRows { attempts, ranks, devices, steps: STEPS, incidents, ..TableRows::default() };
     assert_eq!(rows, expected);
 
     let [attempt] = &read(folder.path(), "attempts")[..] else { panic!("one attempt") };
@@ -102,16 +119,24 @@ fn every_record_is_a_row() {
     let steps = read(folder.path(), "steps");
     let numbers = steps.iter().map(|row| row["last_step"].clone());
     assert!(numbers.eq((1..=STEPS).map(Field::ULong)));
-    // Later exports take the place of the first, also two at once, and nothing is left beside it.
-    let other = tempdir().unwrap();
+}
+
+#[test]
+fn exports_at_once_replace_whole_tables() {
+    let (data, folder) = (tempdir().unwrap(), tempdir().unwrap());
+    let (store, _) = reopen(data.path());
+    attempt(&store, 1, "llm");
+    steps_of(&store, 1, 0..3);
+    let aside = [tempdir().unwrap(), tempdir().unwrap()];
+    export(&store, aside[0].path(), folder.path());
     std::thread::scope(|scope| {
-        for aside in [&aside, &other] {
-            scope.spawn(|| export(aside.path()));
+        for aside in &aside {
+            scope.spawn(|| export(&store, aside.path(), folder.path()));
         }
     });
-    assert_eq!(read(folder.path(), "steps"), steps);
+    assert_eq!(read(folder.path(), "steps").len(), 3);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 6);
-    assert_eq!(std::fs::read_dir(aside.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(aside[0].path()).unwrap().count(), 0);
 }
 
 /// So are the fields that a failure or a condition does not have.
@@ -130,9 +155,7 @@ fn what_is_not_known_is_null() {
         changes.put(&IncidentRecord { failure, ..incident("inc-1", "llm") });
         changes.put(&IncidentRecord { growth: standstill, ..incident("inc-2", "llm") });
     });
-    close(store);
-    let (store, loaded) = reopen(data.path());
-    write_tables(&store, &loaded, aside.path(), folder.path()).unwrap();
+    export(&store, aside.path(), folder.path());
     let check = |table: &str, row: usize, names: &[&str]| {
         let row = &read(folder.path(), table)[row];
         names.iter().for_each(|name| assert_eq!(row[*name], Field::Null, "{table}: {name}"));
@@ -147,4 +170,72 @@ fn what_is_not_known_is_null() {
     let incidents = read(folder.path(), "incidents");
     assert_eq!(incidents[0]["grown_bytes"], Field::ULong(0));
     assert_eq!(incidents[2]["layer"], text("progress"));
+}
+
+/// Writes an attempt with one rank of this serial, and an incident about it.
+fn attempt(store: &Store, serial: u32, job: &str) {
+    write(store, |changes| {
+        let devices = vec![Totals::default()];
+        changes.put(&AttemptRecord { serial, job: job.into(), ..AttemptRecord::default() });
+        changes.put(&RankRecord { serial, devices, ..RankRecord::default() });
+        changes.put(&IncidentRecord { serial, ..incident(&format!("inc-{job}"), job) });
+    });
+}
+
+/// Writes steps of such an attempt.
+fn steps_of(store: &Store, serial: u32, steps: std::ops::Range<u64>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let series = SeriesKey { serial, rank: 0, device: 0 };
+    let batch = vec![((series, (1, 1)), steps.map(row).collect())];
+    store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
+    answer(&receiver).unwrap();
+}
+
+#[test]
+fn attempts_of_two_shards_are_told_apart() {
+    let (folder, aside) = (tempdir().unwrap(), tempdir().unwrap());
+    let mut tables = Tables::in_folder(aside.path()).unwrap();
+    for (shard, job) in [(0, "alpha"), (1, "beta")] {
+        let data = tempdir().unwrap();
+        let (store, _) = reopen(data.path());
+        for serial in [1, 2] {
+            attempt(&store, serial, &format!("{job}-{serial}"));
+        }
+        steps_of(&store, 2, 0..3);
+        tables.add(&store, JobsShard { shard, shards: 2 }, u64::MAX, &mut || Ok(())).unwrap();
+        close(store);
+    }
+    tables.end_in(aside.path(), folder.path()).unwrap();
+    for table in ["attempts", "incidents"] {
+        let jobs = read(folder.path(), table).into_iter();
+        let mut jobs: Vec<_> =
+            jobs.map(|row| (row["attempt_serial"].to_string(), row["job"].to_string())).collect();
+        jobs.sort();
+        let expected = [("2", "alpha-1"), ("3", "beta-1"), ("4", "alpha-2"), ("5", "beta-2")];
+        let expected = expected.map(|(serial, job)| (serial.into(), format!("\"{job}\"")));
+        assert_eq!(jobs, expected, "{table}");
+    }
+    for (table, serials) in [("ranks", "2435"), ("devices", "2435"), ("steps", "444555")] {
+        let rows = read(folder.path(), table).into_iter();
+        let found: String = rows.map(|row| row["attempt_serial"].to_string()).collect();
+        assert_eq!(found, serials, "{table}");
+    }
+}
+
+#[test]
+fn a_full_table_leaves_out_the_steps_of_the_oldest_attempts() {
+    let (data, folder, aside) = (tempdir().unwrap(), tempdir().unwrap(), tempdir().unwrap());
+    let (store, _) = reopen(data.path());
+    for serial in [1, 2, 3] {
+        attempt(&store, serial, &format!("job-{serial}"));
+        // One group is written when it is full.
+        steps_of(&store, serial, 0..STEPS);
+    }
+    let mut tables = Tables::in_folder(aside.path()).unwrap();
+    tables.add(&store, ALONE, 1000, &mut || Ok(())).unwrap();
+    let rows = tables.end_in(aside.path(), folder.path()).unwrap();
+    assert_eq!((rows.attempts, rows.steps, rows.series_left_out), (3, STEPS, 2));
+    assert!(
+        read(folder.path(), "steps").iter().all(|row| row["attempt_serial"] == Field::ULong(3))
+    );
 }

@@ -1,10 +1,11 @@
 //! Tables of a running coordinator, and the questions of docs/fleet.md asked by DuckDB.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use memtape_tests::processes::Process;
-use memtape_tests::{memtape, root, torch};
+use memtape_tests::{Torch, memtape, root, torch};
 use serde_json::Value;
 
 /// Asks each question that comes on a line, and prints its rows as JSON.
@@ -16,10 +17,23 @@ for question in json.loads(sys.argv[1]):
 "#;
 
 /// The questions of the page, in order.
-fn questions() -> Vec<String> {
+pub(crate) fn questions() -> Vec<String> {
     let page = std::fs::read_to_string(root().join("docs/fleet.md")).expect("the page");
     let blocks = page.split("```sql\n").skip(1).filter_map(|rest| rest.split_once("```"));
     blocks.map(|(question, _)| question.to_string()).collect()
+}
+
+/// Asks the questions, with this folder as the working directory; the rows of each answer.
+pub(crate) fn answers(torch: &Torch, folder: &Path, questions: &[String]) -> Vec<Value> {
+    let asked = serde_json::to_string(questions).expect("JSON");
+    let answered = Command::new(&torch.python)
+        .args(["-c", ASK, &asked])
+        .current_dir(folder)
+        .output()
+        .expect("python runs");
+    assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
+    let text = String::from_utf8(answered.stdout).expect("UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 #[test]
@@ -47,16 +61,7 @@ fn the_questions_about_many_jobs_have_answers() {
 
     let questions = questions();
     assert_eq!(questions.len(), 3);
-    let asked = serde_json::to_string(&questions).expect("JSON");
-    let answered = Command::new(&torch.python)
-        .args(["-c", ASK, &asked])
-        .current_dir(&tables)
-        .output()
-        .expect("python runs");
-    assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
-    let text = String::from_utf8(answered.stdout).expect("UTF-8");
-    let answers: Vec<Value> =
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let answers = answers(&torch, &tables, &questions);
     let (lines, jobs) = (&answers[0], &answers[1]);
     let file = lines[0]["file"].as_str().expect("a file");
     assert!(root().join(file).exists(), "the demo's own source: {lines}");

@@ -8,12 +8,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use memtape_core::placement::JobsShard;
+use memtape_proto::api::{Cluster, MissingShard};
 use memtape_store::cluster::checking::check as check_cluster;
 use memtape_store::cluster::moving::move_store;
 use memtape_store::reports::MissingSnapshots;
 use memtape_store::{
-    BackupContents, Finding, Store, StoreCheck, TableRows, Tokens, WithSnapshots, backup_folder,
-    check_backup, check_store, rebuild_store, restore_backup, write_tables,
+    BackupContents, Finding, Store, StoreCheck, TableRows, Tables, Tokens, WithSnapshots,
+    backup_folder, check_backup, check_store, rebuild_store, restore_backup,
 };
 
 use crate::globals::Globals;
@@ -36,7 +38,8 @@ pub(crate) enum StoreCommand {
     /// that was stopped goes on when it is called again. The folder keeps its files, and no
     /// coordinator starts with it any more.
     Move(MoveArgs),
-    /// Write jobs, ranks, steps, incidents and actions as tables, for questions about many jobs.
+    /// Write jobs, ranks, steps, incidents and actions as tables, for questions about many jobs. Of
+    /// a cluster, those of all shards; exits with 1 if one is missing.
     Export(ExportArgs),
     /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
@@ -184,7 +187,7 @@ fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
     aside.push(".part");
     let aside = PathBuf::from(aside);
     let file = make_aside(&aside)?;
-    let made = write_backup(args, globals, &aside, file);
+    let made = write_backup(args, globals, None, &aside, file);
     if made.is_err() {
         // It is no backup, and says so by its name, if it cannot be removed.
         let _ = std::fs::remove_file(&aside);
@@ -215,6 +218,7 @@ fn make_aside(aside: &Path) -> anyhow::Result<File> {
 fn write_backup(
     args: &BackupArgs,
     globals: &Globals,
+    shard: Option<&str>,
     aside: &Path,
     mut file: File,
 ) -> anyhow::Result<BackupContents> {
@@ -228,9 +232,11 @@ fn write_backup(
     } else {
         let snapshots = if args.without_snapshots { "false" } else { "true" };
         let path = ["store", "backup"];
-        globals.client()?.download(&path, &[("snapshots", snapshots)], |bytes| {
-            file.write_all(bytes).with_context(unwritten)
-        })?;
+        let mut query = vec![("snapshots", snapshots)];
+        query.extend(shard.map(|shard| ("shard", shard)));
+        globals
+            .client()?
+            .download(&path, &query, |bytes| file.write_all(bytes).with_context(unwritten))?;
     }
     file.sync_all().with_context(unwritten)?;
     // What is on the disk counts, not what was sent.
@@ -298,7 +304,7 @@ fn moved(args: &MoveArgs, globals: &Globals) -> anyhow::Result<()> {
     })
 }
 
-/// Writes the tables of a store that is made of a backup: so no store is held up or changed.
+/// Writes the tables of stores that are made of backups: so no store is held up or changed.
 fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     ensure!(
         cfg!(feature = "full"),
@@ -309,21 +315,17 @@ fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("{} cannot be made", folder.display()))?;
     let scratch = tempfile::tempdir_in(folder)?;
-    let backup = match &args.backup {
-        Some(file) => file.clone(),
-        None => {
-            let file = scratch.path().join("backup");
-            let of = BackupArgs { file, dir: args.dir.clone(), without_snapshots: true };
-            write_backup(&of, globals, &of.file, make_aside(&of.file)?)?;
-            of.file
+    let mut tables = Tables::in_folder(scratch.path())?;
+    let missing = match &args.backup {
+        Some(file) => {
+            add_store(&mut tables, file, JobsShard { shard: 0, shards: 1 }, scratch.path())?;
+            Vec::new()
         }
+        None => add_shards(&mut tables, args, globals, scratch.path())?,
     };
-    let store = scratch.path().join("store");
-    restore_backup(&backup, &store, Tokens::LeaveOut)?;
-    let (store, loaded, _) = Store::open(&store)?;
-    let rows = write_tables(&store, &loaded, scratch.path(), folder)?;
+    let rows = tables.end_in(scratch.path(), folder)?;
     globals.say(&rows, || {
-        let TableRows { attempts, ranks, devices, steps, incidents, actions } = rows;
+        let TableRows { attempts, ranks, devices, steps, incidents, actions, .. } = rows;
         format!(
             "the tables are in {}: {}, {}, {}, {} of steps, {}, {}",
             folder.display(),
@@ -334,7 +336,64 @@ fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
             plural(incidents, "incident"),
             plural(actions, "action"),
         )
-    })
+    })?;
+    ensure!(missing.is_empty(), "the tables lack {}", missing.join("; "));
+    Ok(())
+}
+
+/// Adds the store of the coordinator, or those of all shards of its cluster, one after the other.
+/// Returns the shards that did not answer, each with the cause.
+fn add_shards(
+    tables: &mut Tables<File>,
+    args: &ExportArgs,
+    globals: &Globals,
+    scratch: &Path,
+) -> anyhow::Result<Vec<String>> {
+    let cluster = match args.dir {
+        Some(_) => Cluster::default(),
+        None => globals.client()?.fetch::<Cluster>(&["cluster"], &[])?,
+    };
+    let why = |missing: MissingShard| format!("shard {}: {}", missing.shard, missing.why);
+    let shards = cluster.shards.len() + cluster.missing_shards.len();
+    let mut missing: Vec<String> = cluster.missing_shards.into_iter().map(why).collect();
+    // A store without shards is asked without a number.
+    let known = cluster.shards.into_iter().map(|known| known.shard).filter(|_| shards > 1);
+    let mut asked: Vec<Option<u16>> = known.map(Some).collect();
+    if shards <= 1 {
+        asked.push(None);
+    }
+    for shard in asked {
+        let backup = scratch.join("backup");
+        let of = BackupArgs { file: backup, dir: args.dir.clone(), without_snapshots: true };
+        let file = make_aside(&of.file)?;
+        let number = shard.map(|shard| shard.to_string());
+        let written = write_backup(&of, globals, number.as_deref(), &of.file, file);
+        match (written, shard) {
+            (Ok(_), shard) => {
+                let shards = u16::try_from(shards.max(1)).unwrap_or(u16::MAX);
+                let shard = JobsShard { shard: shard.unwrap_or(0), shards };
+                add_store(tables, &of.file, shard, scratch)?;
+            }
+            (Err(why), Some(shard)) => missing.push(format!("shard {shard}: {why:#}")),
+            (Err(why), None) => return Err(why),
+        }
+        std::fs::remove_file(&of.file)?;
+    }
+    Ok(missing)
+}
+
+/// Adds the rows of a store that is made of a backup.
+fn add_store(
+    tables: &mut Tables<File>,
+    backup: &Path,
+    shard: JobsShard,
+    scratch: &Path,
+) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir_in(scratch)?;
+    let path = folder.path().join("store");
+    restore_backup(backup, &path, Tokens::LeaveOut)?;
+    let (store, _, _) = Store::open(&path)?;
+    Ok(tables.add(&store, shard, u64::MAX, &mut || Ok(()))?)
 }
 
 fn rebuild(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
