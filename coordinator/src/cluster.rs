@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::bail;
-use memtape_core::placement::{HINT_EVERY_NS, HINT_LASTS_NS, HintWatch, Owner};
+use memtape_core::placement::{HINT_EVERY_NS, HINT_LASTS_NS, HintWatch, JobsShard, Owner};
 use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
 use memtape_store::cluster::hint::{Hint, Placement, Version};
@@ -32,6 +32,8 @@ use crate::kubernetes::api::is_name;
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes::lease::{Lease, Leases};
 use crate::members::{Members, Owners};
+use crate::state::counters::Counters;
+use crate::tables;
 
 /// Time for taking the shard, with the replay of what was not written to tables.
 const TAKE_TIME: Duration = Duration::from_secs(120);
@@ -118,6 +120,7 @@ struct Pod {}
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedShard {
     shard: Arc<Shard>,
+    bucket: Bucket,
     snapshots_url: String,
     members: Members,
     claim: Arc<Claim>,
@@ -262,7 +265,8 @@ impl Member {
                 let others = others.filter(|(at, _)| !is_own(*at)).unzip();
                 let reading = tokio::spawn(read_owners(others, owners));
                 let members = Members::new(id.0, read);
-                let shard = OwnedShard { shard: Arc::new(shard), snapshots_url, members, claim };
+                let (shard, bucket) = (Arc::new(shard), self.bucket.clone());
+                let shard = OwnedShard { shard, bucket, snapshots_url, members, claim };
                 let (process, hint) = (self.owner.process.clone(), hint.clone());
                 let (beside, pod) = (vec![reading], self.pod.clone());
                 Ok(Some(Ownership { shard, renewing, beside, process, hint, pod }))
@@ -355,6 +359,17 @@ impl OwnedShard {
     /// Opens the store of the shard. Blocks, and not on an async loop.
     pub(crate) fn open_store(&self) -> memtape_store::Result<(Store, Loaded, Recovery)> {
         Store::open_shard(self.shard.clone(), Handle::current())
+    }
+
+    /// Writes the tables of this store into the bucket at this interval, until it is dropped.
+    pub(crate) fn keep_tables(
+        &self,
+        store: Store,
+        every: Duration,
+        counters: Arc<Counters>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (shard, shards) = (self.members.own(), self.members.shards());
+        tables::keep((self.bucket.clone(), JobsShard { shard, shards }), store, every, counters)
     }
 
     /// May another coordinator have claimed the hint by now?

@@ -86,6 +86,16 @@ pub struct Config {
     /// coordinator owns a shard.
     #[arg(long, value_name = "NAME", env = "MEMTAPE_CLUSTER_POD", requires = "cluster_leases")]
     pub cluster_pod: Option<String>,
+    /// Write the tables of the shard's store into the bucket at this interval, 10 s at least, for
+    /// questions about many jobs: Parquet files below PREFIX/tables [default: never].
+    #[arg(
+        long,
+        value_name = "TIME",
+        env = "MEMTAPE_CLUSTER_TABLES_EVERY",
+        value_parser = duration_within(TABLES_INTERVAL_MIN..=TABLES_INTERVAL_MAX),
+        requires = "cluster_url"
+    )]
+    pub cluster_tables_every: Option<Duration>,
     /// Most memory that the coordinator may take, at least 256 MiB [default: the limit of its
     /// cgroup, or the machine's memory], beside what it takes without any client. It has as many
     /// connections as have room in a part of it, and remembers as many ranks as in the rest.
@@ -184,6 +194,10 @@ pub struct Config {
 /// Shortest and longest accepted [`Config::report_interval`].
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
+
+/// Shortest and longest accepted [`Config::cluster_tables_every`].
+const TABLES_INTERVAL_MIN: Duration = Duration::from_secs(10);
+const TABLES_INTERVAL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Longest accepted deadline of a capture: agents keep snapshots in memory until then.
 const CAPTURE_DEADLINE_MAX: Duration = Duration::from_secs(CAPTURE_DEADLINE_SECONDS_MAX);

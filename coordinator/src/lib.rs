@@ -37,6 +37,8 @@ mod restart;
 mod run;
 mod state;
 mod step_rates;
+#[cfg(feature = "cluster")]
+mod tables;
 mod telemetry;
 mod work;
 

@@ -1,9 +1,14 @@
 //! In the place of `cluster.rs` where the feature `cluster` is off: the settings refuse its option.
 
+use std::future::Ready;
+use std::sync::Arc;
+use std::time::Duration;
+
 use memtape_store::{Loaded, Recovery, Store};
 
 use crate::config::Config;
 use crate::members::Members;
+use crate::state::counters::Counters;
 
 /// The ownership of a shard in builds without one: it has no value.
 #[derive(Debug)]
@@ -19,6 +24,10 @@ pub(crate) async fn own(_: &str, _: &Config) -> anyhow::Result<Ownership> {
 
 impl OwnedShard {
     pub(crate) fn open_store(&self) -> memtape_store::Result<(Store, Loaded, Recovery)> {
+        match *self {}
+    }
+
+    pub(crate) fn keep_tables(&self, _: Store, _: Duration, _: Arc<Counters>) -> Ready<()> {
         match *self {}
     }
 

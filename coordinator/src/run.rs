@@ -127,9 +127,7 @@ async fn serve(
     let address = listener.local_addr().context("the listener is broken")?;
     let (config, memory) = with_memory(config);
     log_policy(&config.restart);
-    // Said in full: a folder that is meant relative to another one is an empty one.
-    let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
-    let cluster_url = config.cluster_url.clone();
+    let data = data(&config);
     let members = shard.as_ref().map_or_else(Members::alone, |shard| shard.members().clone());
     let Opened { store, restored, tokens, audit } = open(config.clone(), shard.clone()).await?;
     let counters = Arc::new(Counters::default());
@@ -160,6 +158,9 @@ async fn serve(
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     door.note_roles("use roles").await;
     beside.spawn(door.clone().follow());
+    if let (Some(shard), Some(every)) = (&shard, config.cluster_tables_every) {
+        beside.spawn(shard.keep_tables(store.clone(), every, counters.clone()));
+    }
     let (works, to_do) = mpsc::unbounded_channel();
     let prover = Prover::Store(store.clone());
     let working = tokio::spawn(tasks::carry_out(to_do, snapshots, door.clone(), prover, events));
@@ -171,7 +172,6 @@ async fn serve(
     let serving = tokio::spawn(serving);
 
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
-    let data = cluster_url.unwrap_or_else(|| data_dir.display().to_string());
     tracing::info!(data, "listening on {scheme}://{address}");
     on_bound(address);
     let is_left = || shard.as_ref().is_some_and(OwnedShard::is_hint_old);
@@ -184,6 +184,12 @@ async fn serve(
     beside.shutdown().await;
     working.await.context("the work broke")?;
     close(store, telemetry).await
+}
+
+/// Where the data is, in full: a folder that is meant relative to another one is an empty one.
+fn data(config: &Config) -> String {
+    let folder = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
+    config.cluster_url.clone().unwrap_or_else(|| folder.display().to_string())
 }
 
 /// Names of this coordinator: those of the settings, and that by which others of its cluster ask.

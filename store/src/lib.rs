@@ -56,6 +56,8 @@ pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 pub use steps::block;
 pub use steps::packer::{Found, StepLimits};
 pub use steps::segments::stretch;
+#[cfg(feature = "cluster")]
+pub use tables::publishing;
 pub use tables::{TableRows, Tables, tables_page};
 pub use writer::point::Point;
 pub use writer::shared::{Done, Health, Proved};

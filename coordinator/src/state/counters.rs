@@ -29,6 +29,9 @@ pub(crate) enum Count {
     ActionsFailed,
     /// Seconds of training that actions saved, at most.
     TrainingSecondsSaved,
+    /// Tables of the shard in the bucket of its cluster.
+    TablesWritten,
+    TablesFailed,
 }
 
 /// Defines the reasons of losses, each with its meaning and what to do about it.
@@ -87,6 +90,8 @@ losses! {
         "Ask less often; answers of status 429 say when to come again";
     ShardMissing: "A shard that an answer of the whole cluster lacks: its owner gave none",
         "`memtape cluster` says which, and why";
+    TableFull: "A series of an old attempt that the tables in the bucket lack: they are full",
+        "See docs/limits.md: lower `--steps-age-max`, or use more shards for the next cluster";
     SlowDownload: "A download that was ended because its client read too slowly",
         "Repeat it from a faster network";
     SlowUpload: "An upload that was ended because its snapshot came too slowly",

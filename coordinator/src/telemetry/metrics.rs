@@ -171,7 +171,7 @@ pub(crate) fn text(
     families.extend(service_families(&view));
     families.extend(action_families(&view));
     families.extend(admission_families(admission));
-    families.extend(store_families(store));
+    families.extend(store_families(store, &view.counters));
     families.extend(store_damage_families(store));
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Families(families)));
@@ -397,7 +397,7 @@ fn store_damage_families(store: &Store) -> Vec<Family> {
     ]
 }
 
-fn store_families(store: &Store) -> Vec<Family> {
+fn store_families(store: &Store, counters: &Counters) -> Vec<Family> {
     let health = store.health();
     let count = |counter: &AtomicU64| one(counter.load(Relaxed) as f64);
     let seconds = health.commit_ns.load(Relaxed) as f64 / 1e9;
@@ -433,6 +433,14 @@ fn store_families(store: &Store) -> Vec<Family> {
             "memtape_store_clock_jumps",
             "Jumps of the machine's wall clock; they hide and delete nothing",
             count(&health.clock_jumps),
+        ),
+        counter(
+            "memtape_table_exports",
+            "Times that all tables of the shard were to be written to the bucket, by result",
+            vec![
+                by("result", "written", counters.get(Count::TablesWritten)),
+                by("result", "failed", counters.get(Count::TablesFailed)),
+            ],
         ),
         gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
         gauge(

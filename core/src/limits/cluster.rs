@@ -496,4 +496,8 @@ limits! {
         "Bytes that a backup of a running coordinator reads in a second",
         "the backup takes longer",
         "its duration";
+    TABLE_BYTES_MAX: u64 = 4 << 30, Bytes, "coordinator",
+        "The table of steps that a coordinator of a cluster writes to the bucket",
+        "series of the oldest attempts are left out",
+        "`memtape_losses_total{reason=\"table_full\"}`";
 }

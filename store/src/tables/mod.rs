@@ -3,13 +3,15 @@
 //!
 //! A table is a list of columns (`columns.rs`): name, kind, meaning, and the value of a record. The
 //! schema of the file and docs/reference/tables.md are made of that list. `file.rs` writes a file;
-//! only it knows the format. In a cluster, the rows of all shards fit together: ids are unique,
-//! and so are numbers of attempts, which name their shard. Tables hold no tokens and no audit. The
-//! caller opens the stores.
+//! only it knows the format. `publishing.rs` writes tables into the bucket of a cluster. There, the
+//! rows of all shards fit together: ids are unique, and so are numbers of attempts, which name
+//! their shard. Tables hold no tokens and no audit. The caller opens the stores.
 
 mod columns;
 #[cfg_attr(not(feature = "tables"), path = "no_file.rs")]
 mod file;
+#[cfg(feature = "cluster")]
+pub mod publishing;
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;

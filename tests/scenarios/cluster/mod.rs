@@ -18,6 +18,9 @@ mod on_bucket;
 // A coordinator for each shard of a cluster.
 mod divided;
 
+// Questions over the tables of all shards.
+mod tabled;
+
 // A capture runs no code in a training process.
 mod disturbance;
 

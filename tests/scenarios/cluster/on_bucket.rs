@@ -1,8 +1,8 @@
 //! Coordinators of one cluster on the tests' bucket, in a folder or on a real S3 server, an agent
 //! that knows all of them, and jobs with a leak. Judges nothing.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use memtape_bucket::Server;
@@ -61,7 +61,7 @@ impl OnBucket {
         &self.url
     }
 
-    fn address(&self, member: usize) -> String {
+    pub(super) fn address(&self, member: usize) -> String {
         format!("http://127.0.0.1:{}", self.ports[member])
     }
 
@@ -99,6 +99,31 @@ impl OnBucket {
             training.args(["--steps", "4000", "--leak-rank", "1", "--step-ms", "50"]);
             self.jobs.push(Process::start(&mut training));
         }
+    }
+
+    /// The same without PyTorch.
+    pub(super) fn model(&mut self, jobs: &[&str]) {
+        let tapes = self.start_agent();
+        for (job, rank) in jobs.iter().flat_map(|job| (0..RANKS).map(move |rank| (job, rank))) {
+            let mut command = Command::new(memtape());
+            command.arg("demo-rank");
+            if rank == 1 {
+                command.args(["--fault", "leak", "--fault-from", "40"]);
+            }
+            command.env("MEMTAPE_DIR", &tapes).env("MEMTAPE_JOB", job);
+            command.env("MEMTAPE_EVENTS", "131072").env("MEMTAPE_BLOCKS", "65536");
+            command.env("MEMTAPE_RANK", rank.to_string()).env("RANK", rank.to_string());
+            command.env("MEMTAPE_WORLD_SIZE", RANKS.to_string());
+            command.env("LOCAL_RANK", rank.to_string());
+            self.jobs.push(Process::start(&mut command));
+        }
+    }
+
+    /// Writes the tables of the cluster into a folder.
+    pub(super) fn export(&self, member: usize, folder: &Path) -> Output {
+        let mut command = Command::new(memtape());
+        command.args(["--coordinator", &self.address(member), "--json", "store", "export"]);
+        command.arg("--parquet").arg(folder).output().expect("memtape runs")
     }
 
     pub(super) fn ask(&self, member: usize, arguments: &[&str]) -> Option<Value> {

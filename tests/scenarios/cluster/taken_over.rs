@@ -5,32 +5,14 @@ use std::process::Command;
 use std::time::Instant;
 
 use memtape_bucket::{Fault, Rule};
-use memtape_tests::processes::{Process, signal, wait_for};
+use memtape_tests::processes::{signal, wait_for};
 use memtape_tests::{left_out, library, marked_line, memtape, torch};
 
 use serde_json::Value;
 
-use super::on_bucket::{OnBucket, PATIENCE, RANKS, SCRIPT};
+use super::on_bucket::{OnBucket, PATIENCE, SCRIPT};
 
 const JOB: &str = "leaking";
-
-/// A job with a leak, without PyTorch, and the agent.
-fn train_modelled(rig: &mut OnBucket) {
-    let tapes = rig.start_agent();
-    for rank in 0..RANKS {
-        let mut command = Command::new(memtape());
-        command.arg("demo-rank");
-        if rank == 1 {
-            command.args(["--fault", "leak", "--fault-from", "40"]);
-        }
-        command.env("MEMTAPE_DIR", &tapes).env("MEMTAPE_JOB", JOB);
-        command.env("MEMTAPE_EVENTS", "131072").env("MEMTAPE_BLOCKS", "65536");
-        command.env("MEMTAPE_RANK", rank.to_string()).env("RANK", rank.to_string());
-        command.env("MEMTAPE_WORLD_SIZE", RANKS.to_string());
-        command.env("LOCAL_RANK", rank.to_string());
-        rig.jobs.push(Process::start(&mut command));
-    }
-}
 
 #[test]
 fn another_coordinator_takes_over_with_everything_acknowledged() {
@@ -112,7 +94,7 @@ fn is_taken_over_and_checked(mut rig: OnBucket) {
     first.line_with("listening", PATIENCE);
     let mut second = rig.coordinator(1, &[]);
     second.line_with("waiting: http://127.0.0.1:", PATIENCE);
-    train_modelled(&mut rig);
+    rig.model(&[JOB]);
     let incident = wait_for("an incident", PATIENCE, || rig.incidents(0, JOB).pop());
     first.kill();
     let killed = Instant::now();
@@ -163,7 +145,7 @@ fn a_stopped_owner_acts_on_nothing_when_another_one_took_over() {
     first.line_with("listening", PATIENCE);
     let mut second = rig.coordinator(1, &acting);
     second.line_with("waiting: http://127.0.0.1:", PATIENCE);
-    train_modelled(&mut rig);
+    rig.model(&[JOB]);
     wait_for("a restart is about to be asked for", PATIENCE, || {
         (rig.server.held() > 0).then_some(())
     });

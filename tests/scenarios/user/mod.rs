@@ -16,7 +16,7 @@ mod demo;
 mod exported;
 
 // The tables of a store answer questions about many jobs.
-mod fleet;
+pub(crate) mod fleet;
 
 // A hint is applied at the next start, and proven.
 mod hints;
