@@ -199,8 +199,8 @@ impl Inner {
         }
     }
 
-    /// Deletes the contents of a file that has no name, and the mark that says so. Reads the offsets
-    /// of its chunks if they are not known.
+    /// Deletes the contents of a file that has no name, and the mark that says so. Reads the
+    /// offsets of its chunks if they are not known.
     fn delete_contents(&self, number: u64, mut known: Option<Vec<u64>>) -> io::Result<()> {
         loop {
             let offsets = match &mut known {

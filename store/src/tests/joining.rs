@@ -169,7 +169,7 @@ fn buckets() -> Vec<Case> {
             "conditions that are checked too early",
             own(),
             |server| server.set_conditions(Conditions::Racing),
-            "racing creations of one object succeeded. Use a store that honours",
+            "of one object succeeded. Use a store that honours",
             Writes::Proof,
         ),
         case(
