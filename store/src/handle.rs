@@ -1,5 +1,6 @@
 //! The handle on the store: the interface for the coordinator.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -22,8 +23,9 @@ use crate::inventory::Loss;
 use crate::last_errors::Written;
 use crate::records::{SeriesKey, Source, StepRecord};
 use crate::recovery::{format, format::Whose, opening, opening::Recovery};
+use crate::steps::newest::{NewestRows, newest};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
-use crate::steps::{index, segments};
+use crate::steps::segments;
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
 use crate::writer::thread::{self, Job, Writer};
@@ -289,9 +291,14 @@ impl Store {
         packer::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
     }
 
-    /// Time buckets with packed records of an attempt, in order. Blocks.
-    pub fn stretches(&self, serial: u32) -> Result<Vec<u32>> {
-        index::stretches(&self.shared.reader.catalogue, serial)
+    /// The newest records of these series of one attempt, each in order of steps. Blocks; makes
+    /// few and large reads, whatever the number of series.
+    pub fn newest(
+        &self,
+        keys: &BTreeSet<SeriesKey>,
+        bounds: NewestRows,
+    ) -> Result<BTreeMap<SeriesKey, Vec<StepRecord>>> {
+        newest((&self.shared.reader, &self.shared.open), keys, bounds)
     }
 
     /// The snapshots.

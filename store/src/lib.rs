@@ -54,6 +54,7 @@ pub use recovery::check::{Finding, StoreCheck, check as check_store};
 pub use recovery::opening::Recovery;
 pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 pub use steps::block;
+pub use steps::newest::NewestRows;
 pub use steps::packer::{Found, StepLimits};
 pub use steps::segments::stretch;
 #[cfg(feature = "cluster")]

@@ -90,6 +90,22 @@ pub(crate) fn locations(
     Ok(found)
 }
 
+/// Locations of the blocks of all series of an attempt in a time bucket: of each series together,
+/// and within a file in the order in which they were packed.
+pub(crate) fn of_attempt(
+    catalogue: &Catalogue,
+    serial: u32,
+    stretch: u32,
+) -> Result<Vec<Location>> {
+    let mut found = Vec::new();
+    let prefix = [from(stretch).as_slice(), &serial.to_be_bytes()].concat();
+    catalogue.scan(&prefix, |key, value| {
+        found.extend(location(key, value));
+        true
+    })?;
+    Ok(found)
+}
+
 /// Visits the entries of a series prefix, one time bucket after the other, until `visit` returns
 /// false. Needs two seeks for each time bucket that has entries, and no clock.
 fn leap(

@@ -37,7 +37,7 @@ const LOG_ROWS_MAX: u64 = STEPS_WAITING_MAX / 4;
 const GIVEN_UP_PART: u64 = 16;
 
 /// Times that a series is read whose files move meanwhile.
-const READS_MAX: usize = 3;
+pub(crate) const READS_MAX: usize = 3;
 
 /// Series packed in one slice: some milliseconds of work.
 const SLICE_SERIES: usize = 128;
@@ -185,7 +185,7 @@ impl OpenSteps {
     }
 
     /// The open rows of a series, shared: `append` does not wait while they are read.
-    fn of(&self, key: SeriesKey) -> Vec<OpenSeries> {
+    pub(crate) fn of(&self, key: SeriesKey) -> Vec<OpenSeries> {
         let rows = self.lock();
         let within = (key, (0, 0))..=(key, (u64::MAX, u64::MAX));
         let parts = [&rows.frozen, &rows.new];
@@ -504,9 +504,14 @@ pub(crate) fn read(
         }
         ControlFlow::Continue(())
     })?;
+    put_in_order(&mut rows);
+    Ok(rows)
+}
+
+/// Puts records in the order of steps, each step once.
+pub(crate) fn put_in_order(rows: &mut Vec<StepRecord>) {
     rows.sort_by_key(|row| (row.last_step, row.first_step));
     rows.dedup_by_key(|row| row.last_step);
-    Ok(rows)
 }
 
 /// Hands over the records of a series, a block at a time: in no order, and some of them twice,
@@ -525,8 +530,11 @@ pub(crate) fn read_each(
     let newest = open.of(key);
     for _ in 0..READS_MAX {
         match index::locations(&reader.catalogue, key, stretches) {
-            Ok(locations) if read_blocks(reader, open, &locations, take)? => break,
-            Ok(_) => {}
+            Ok(locations) => {
+                if read_blocks(reader, open, &locations, &mut |_, rows| take(Found::Rows(rows)))? {
+                    break;
+                }
+            }
             Err(why) => {
                 if open.without_index.fetch_add(1, Relaxed) == 0 {
                     tracing::warn!(
@@ -548,11 +556,11 @@ pub(crate) fn read_each(
 
 /// Reads the blocks of files that are there, until `take` wants no more; false where one is gone:
 /// its blocks may have moved.
-fn read_blocks(
+pub(crate) fn read_blocks(
     reader: &Reader,
     open: &OpenSteps,
     locations: &[Location],
-    take: &mut dyn FnMut(Found) -> ControlFlow<()>,
+    take: &mut dyn FnMut(SeriesKey, Vec<StepRecord>) -> ControlFlow<()>,
 ) -> Result<bool> {
     let (mut file, mut is_all) = (None, true);
     for location in locations {
@@ -575,7 +583,7 @@ fn read_blocks(
         });
         match block {
             Some(block) => {
-                if take(Found::Rows(block)).is_break() {
+                if take(location.series, block).is_break() {
                     return Ok(true);
                 }
             }

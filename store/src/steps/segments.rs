@@ -48,11 +48,10 @@ pub(crate) fn begin_ns(stretch: u32) -> i64 {
     i64::from(stretch) * STRETCH_NS
 }
 
-/// The newest time bucket of the last written file.
+/// The newest time bucket of all files: a file that was copied is the last one, and not the newest.
 pub(crate) fn newest(files: &BTreeMap<u32, Segment>) -> Option<u32> {
-    let mut written = files.values().rev();
-    let last = written.find(|known| known.first_stretch <= known.last_stretch)?;
-    Some(last.last_stretch)
+    let written = files.values().filter(|known| known.first_stretch <= known.last_stretch);
+    written.map(|known| known.last_stretch).max()
 }
 
 /// Files that are older than `age_max` time buckets, the oldest first. A file is as old as its

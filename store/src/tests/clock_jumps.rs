@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::handle::Store;
 use crate::records::StepRecord;
 use crate::recovery::check::{check_simulated, look_at_simulated};
+use crate::steps::newest::NewestRows;
 use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::{SERIES, flush, number, read_steps};
 use fastrand::Rng;
@@ -95,9 +96,9 @@ impl Machine {
         let found = read_steps(self.store());
         assert_eq!(found.len() as u64, self.steps, "steps that are there");
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), (0..self.steps).collect());
-        let stretches = self.store().stretches(SERIES.serial).expect("stretches");
-        let rows = self.store().series_within(SERIES, &stretches).expect("a series");
-        assert_eq!(rows.len() as u64, self.steps, "steps that a restart sees");
+        let bounds = NewestRows { rows_max: usize::MAX, stretches_max: usize::MAX };
+        let rows = self.store().newest(&BTreeSet::from([SERIES]), bounds).expect("a series");
+        assert_eq!(rows[&SERIES].len() as u64, self.steps, "steps that a restart sees");
     }
 }
 

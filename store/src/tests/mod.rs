@@ -11,6 +11,7 @@ mod full_disk;
 mod joining;
 mod kill;
 mod moving;
+mod newest;
 mod publishing;
 mod remote;
 mod shard_store;

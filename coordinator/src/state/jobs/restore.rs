@@ -11,8 +11,8 @@ use memtape_core::tape::layout::Clock;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
 use memtape_disk::clock::Now;
-use memtape_store::Store;
 use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
+use memtape_store::{NewestRows, Store};
 
 /// Time buckets of 5 minutes that detectors read back, counting only buckets in which the attempt
 /// has steps. A job is shown as at its newest step, however long the coordinator was stopped. Where
@@ -93,12 +93,11 @@ impl Jobs {
 
 /// Shows the newest steps of an attempt to its detector, in the order in which they ended.
 fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
-    let serial = attempt.record.serial;
-    let stretches = store.stretches(serial).unwrap_or_else(|why| {
-        tracing::warn!("the index of the steps cannot be read: {why}");
-        Vec::new()
+    let mut rows = newest_rows(attempt, store).unwrap_or_else(|why| {
+        tracing::warn!("the newest steps cannot be read: {why}");
+        BTreeMap::new()
     });
-    let rows_of_series = LOOK_BACK_ROWS / attempt.ranks.len().max(1);
+    let serial = attempt.record.serial;
     let mut samples = Vec::new();
     for (number, rank) in &mut attempt.ranks {
         if rank.record.is_counted {
@@ -108,12 +107,7 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
             rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
         for (device, device_bytes) in known {
             let key = SeriesKey { serial, rank: *number, device };
-            let rows = newest_rows(store, key, &stretches).unwrap_or_else(|why| {
-                tracing::warn!(rank = *number, "the newest steps cannot be read: {why}");
-                Vec::new()
-            });
-            let first = rows.len().saturating_sub(rows_of_series.min(LOOK_BACK_ROWS_OF_SERIES));
-            let newest = rows.get(first..).unwrap_or_default();
+            let newest = rows.remove(&key).unwrap_or_default();
             if let Some(last) = newest.last() {
                 note_newest(rank, device, *last);
             }
@@ -136,21 +130,19 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     }
 }
 
-/// The rows of the last [`LOOK_BACK_STRETCHES`], or the newest ones before.
+/// The newest records of all series of an attempt.
 fn newest_rows(
+    attempt: &Attempt,
     store: &Store,
-    key: SeriesKey,
-    stretches: &[u32],
-) -> memtape_store::Result<Vec<StepRecord>> {
-    let mut reach = LOOK_BACK_STRETCHES;
-    loop {
-        let newest = stretches.get(stretches.len().saturating_sub(reach)..).unwrap_or_default();
-        let rows = store.series_within(key, newest)?;
-        if !rows.is_empty() || newest.len() == stretches.len() {
-            return Ok(rows);
-        }
-        reach = reach.saturating_mul(2);
-    }
+) -> memtape_store::Result<BTreeMap<SeriesKey, Vec<StepRecord>>> {
+    let serial = attempt.record.serial;
+    let series = attempt.ranks.iter().flat_map(|(rank, of)| {
+        let key = |device| SeriesKey { serial, rank: *rank, device };
+        of.record.devices.iter().map(move |known| key(known.device))
+    });
+    let series: BTreeSet<SeriesKey> = series.collect();
+    let rows_max = (LOOK_BACK_ROWS / attempt.ranks.len().max(1)).min(LOOK_BACK_ROWS_OF_SERIES);
+    store.newest(&series, NewestRows { rows_max, stretches_max: LOOK_BACK_STRETCHES })
 }
 
 /// The last finding on each growth: growth that began and ended before is not reported again.
