@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use slatedb::config::{DbReaderOptions, ScanOptions};
+use slatedb::config::DbReaderOptions;
 use slatedb::{DbReader, DbReaderMode};
 
 use crate::bucket::Bucket;
@@ -73,7 +73,7 @@ impl ShardReader {
         end: &[u8],
         visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), ShardError> {
-        visit_rows(&self.reader, (begin, end), &ScanOptions::default(), visit).await
+        visit_rows(&self.reader, (begin, end), visit).await
     }
 }
 

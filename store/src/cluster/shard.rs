@@ -34,8 +34,12 @@ const FLUSH_EVERY: Duration = Duration::from_secs(5);
 /// objects of rows in the way of the new owner's fence, and the new owner passes them one by one.
 const MANIFEST_POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of the search for work of compaction.
-const COMPACT_EVERY: Duration = Duration::from_secs(30);
+/// Interval of the search for work of compaction. It bounds what a busy shard stores: within it, no
+/// more tables are written than [`TABLES_MAX`].
+const COMPACT_EVERY: Duration = Duration::from_secs(5);
+
+/// Tables in the first level from which on writes wait for compaction.
+const TABLES_MAX: usize = 32;
 
 /// Interval and least age of what is removed from the bucket. The age is the margin for clocks of
 /// machines that differ.
@@ -48,8 +52,10 @@ const TABLE_BYTES: usize = 4 << 20;
 /// Bytes of rows in memory from which on writes wait.
 pub(crate) const UNFLUSHED_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of a table that one request reads, at least: a request costs time whatever it reads.
+/// Bytes of a table that one request reads, at least: a request costs time whatever it reads. Of
+/// longer reads, this number of requests is under way at once.
 const READ_AHEAD_BYTES: usize = 256 << 10;
+const READS_AHEAD: usize = 4;
 
 /// Key of the row with the epoch, which every batch writes. No kind of record has this byte.
 pub(crate) const EPOCH_KEY: &[u8] = b"\0epoch";
@@ -265,13 +271,7 @@ impl Shard {
         end: &[u8],
         visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
     ) -> Result<(), ShardError> {
-        let options = ScanOptions {
-            durability_filter: DurabilityLevel::Memory,
-            read_ahead_bytes: READ_AHEAD_BYTES,
-            cache_blocks: true,
-            ..Default::default()
-        };
-        visit_rows(&self.db, (begin, end), &options, visit).await
+        visit_rows(&self.db, (begin, end), visit).await
     }
 
     /// Writes all rows to tables, so that the next owner replays none, and gives the shard up.
@@ -343,14 +343,20 @@ impl DurableWatch {
 pub(super) async fn visit_rows(
     db: &(impl DbReadOps + Sync),
     (begin, end): (&[u8], &[u8]),
-    options: &ScanOptions,
     mut visit: impl FnMut(&[u8], &Bytes) -> ControlFlow<()>,
 ) -> Result<(), ShardError> {
     // SlateDB panics at an empty range.
     if begin >= end {
         return Ok(());
     }
-    let mut rows = db.scan_with_options(begin..end, options).await.map_err(|error| of(&error))?;
+    let options = ScanOptions {
+        durability_filter: DurabilityLevel::Memory,
+        read_ahead_bytes: READ_AHEAD_BYTES,
+        max_fetch_tasks: READS_AHEAD,
+        cache_blocks: true,
+        ..Default::default()
+    };
+    let mut rows = db.scan_with_options(begin..end, &options).await.map_err(|error| of(&error))?;
     while let Some(row) = rows.next().await.map_err(|error| of(&error))? {
         if visit(&row.key, &row.value).is_break() {
             break;
@@ -397,6 +403,8 @@ fn settings() -> Settings {
         flush_interval: Some(FLUSH_EVERY),
         manifest_poll_interval: MANIFEST_POLL_EVERY,
         l0_sst_size_bytes: TABLE_BYTES,
+        l0_max_ssts: TABLES_MAX,
+        l0_max_ssts_per_key: TABLES_MAX,
         max_unflushed_bytes: UNFLUSHED_BYTES_MAX,
         compactor_options: Some(CompactorOptions {
             poll_interval: COMPACT_EVERY,
