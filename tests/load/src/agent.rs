@@ -190,14 +190,18 @@ pub(crate) async fn channel(node: &str, target: &Target) -> anyhow::Result<Chann
 }
 
 /// Begins the stream of a node's agent, and waits for the welcome.
-pub(crate) async fn attach(channel: &Channel, node: &str) -> anyhow::Result<(Outgoing, Stream)> {
+pub(crate) async fn attach(
+    channel: &Channel,
+    node: &str,
+    shard: Option<v1::Shard>,
+) -> anyhow::Result<(Outgoing, Stream)> {
     let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
     let hello = v1::Hello {
         protocol: memtape_proto::PROTOCOL,
         node: node.to_string(),
         boot_id: format!("boot-{node}"),
         version: "load".to_string(),
-        shard: None,
+        shard,
     };
     outgoing.try_send(message(Said::Hello(hello)))?;
     let mut client = v1::coordinator_client::CoordinatorClient::new(channel.clone());
@@ -216,7 +220,7 @@ async fn connect(
     start_wall_ns: i64,
 ) -> anyhow::Result<(Agent, Stream)> {
     let channel = channel(&node.name(), target).await?;
-    let (outgoing, stream) = attach(&channel, &node.name()).await?;
+    let (outgoing, stream) = attach(&channel, &node.name(), target.shard).await?;
     for rank in node.ranks.clone() {
         let up = v1::RankUp { owner: Some(node.owner()), ..node.rank_up(rank, start_wall_ns) };
         outgoing.send(message(Said::RankUp(up))).await?;

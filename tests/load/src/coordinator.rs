@@ -7,12 +7,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use memtape_proto::v1;
 use serde::de::DeserializeOwned;
 
 use crate::trust::MaybeTrust;
 
 /// A coordinator may take this long to read its store and listen.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// A free port.
+pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Wait before a request that was refused as one too many.
 const TOO_MANY_WAIT: Duration = Duration::from_secs(1);
@@ -39,6 +43,8 @@ pub(crate) struct Target {
     pub(crate) trust: MaybeTrust,
     /// Other coordinators may take over from it.
     pub(crate) has_others: bool,
+    /// The shard that it owns; none where it is the only coordinator.
+    pub(crate) shard: Option<v1::Shard>,
 }
 
 /// What a process has used so far.
@@ -62,15 +68,17 @@ pub(crate) struct Binary {
     pub(crate) trust: MaybeTrust,
     /// Variables of a bucket that has the store.
     pub(crate) bucket: Option<Vec<(String, String)>>,
+    /// Where it listens.
+    pub(crate) listen: String,
 }
 
 impl Binary {
-    /// Starts a coordinator on a free port with its store in `folder`, or in the bucket; returns
+    /// Starts a coordinator with its store in `folder`, or in the bucket; returns
     /// when it listens.
     pub(crate) fn start(&self, folder: &Path) -> anyhow::Result<Coordinator> {
         let begin = Instant::now();
         let mut command = Command::new(&self.path);
-        command.args(["coordinator", "--json", "--listen", "127.0.0.1:0"]).args(&self.arguments);
+        command.args(["coordinator", "--json", "--listen", &self.listen]).args(&self.arguments);
         match &self.bucket {
             Some(variables) => {
                 command.args(["--cluster", "s3://bucket/load"]).envs(variables.iter().cloned());
@@ -221,7 +229,7 @@ impl Target {
     /// Where this coordinator is.
     pub(crate) fn of(coordinator: &Coordinator) -> Self {
         let (url, trust) = (coordinator.url.clone(), coordinator.trust.clone());
-        Self { url, trust, has_others: false }
+        Self { url, trust, has_others: false, shard: None }
     }
 }
 

@@ -280,7 +280,7 @@ impl Drop for Mounted {
 
 impl Rig {
     fn new(binary: &Binary, folder: &Path, crash: &Crash) -> Self {
-        let nodes = nodes(crash.ranks, 1).into_iter().map(|node| (node, 0)).collect();
+        let nodes = nodes(crash.ranks, 1, 1).into_iter().map(|node| (node, 0)).collect();
         let (binary, folder) = (binary.clone(), folder.to_path_buf());
         Self { binary, folder, nodes, shown: BTreeSet::new(), seen: Shared::default() }
     }
@@ -453,7 +453,7 @@ async fn reporting(
     seen: &Shared,
 ) -> anyhow::Result<()> {
     let channel = channel(&node.name(), target).await?;
-    let (outgoing, mut stream) = attach(&channel, &node.name()).await?;
+    let (outgoing, mut stream) = attach(&channel, &node.name(), None).await?;
     let (sent, _all_sent) = mpsc::unbounded_channel();
     let template = Arc::new(Template::new(4 << 10));
     let uploads = Uploads { template, all_ready: Arc::new(Barrier::new(1)), sent };

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use memtape_core::placement::shard_of;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::agent::{self, Phase, Progress, Uploads};
-use crate::coordinator::{Coordinator, Target};
+use crate::coordinator::Target;
 use crate::job::Node;
 
 /// Agents that connect at the same time.
@@ -27,21 +28,24 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Connects all agents.
+    /// Connects all agents, each to the owner of its job: the coordinators are in the order of
+    /// their shards.
     pub(crate) async fn connect(
         nodes: &[Node],
-        coordinator: &Coordinator,
+        owners: &[Target],
         uploads: Option<&Uploads>,
     ) -> anyhow::Result<Self> {
         let begin = Instant::now();
         let (phase, phases) = watch::channel(Phase::Wait);
         let mut agents = JoinSet::new();
         let (ready, mut readies) = mpsc::unbounded_channel();
+        let shards = u16::try_from(owners.len()).context("too many coordinators")?;
         for some in nodes.chunks(CONNECTING_MAX) {
             for node in some {
-                let (target, uploads) = (Target::of(coordinator), uploads.cloned());
-                let phases = phases.clone();
-                agents.spawn(agent::run(node.clone(), target, phases, ready.clone(), uploads));
+                let owner = &owners[usize::from(shard_of(&node.job, shards))];
+                let (owner, phases) = (owner.clone(), phases.clone());
+                let uploads = uploads.cloned();
+                agents.spawn(agent::run(node.clone(), owner, phases, ready.clone(), uploads));
             }
             for _ in some {
                 tokio::select! {

@@ -1,14 +1,14 @@
 //! A number of ranks held at one record per second and rank for a while.
 //!
 //! Held means: every record was acknowledged, 99 of 100 reports within the second that belongs to
-//! them, and no agent was late with its own. Then the coordinator is killed and started again, and
-//! everything that was acknowledged is read back from it. The store may be in the tests' bucket,
-//! which the generator's process serves.
+//! them, and no agent was late with its own. Then the coordinators are killed and started again,
+//! and everything that was acknowledged is read back from them. The store may be in the tests'
+//! bucket, with a coordinator for each shard.
 
-use std::sync::Arc;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::time::Duration;
 
-use memtape_bucket::{Fault, Rule, Server};
+use memtape_bucket::Server;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -16,14 +16,17 @@ use crate::agent::{INTERVAL, Progress, RAMP_UP_STEPS};
 use crate::coordinator::Binary;
 use crate::figures::{latencies, percentile};
 use crate::fleet::Fleet;
-use crate::job::{Node, nodes};
-use crate::readback;
+use crate::job::{Node, RANKS_PER_AGENT, nodes};
+use crate::shards::Shards;
 
 /// 99 of 100 reports must be acknowledged within this time.
 const ACK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Of all reports, at most this part may be late: the generator shares its cores.
 const LATE_PART_MAX: f64 = 0.001;
+
+/// Counts the steps that a coordinator stored.
+const STEPS: &str = "memtape_steps_total";
 
 /// What to hold.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -37,56 +40,65 @@ pub(crate) struct Load {
     /// Keep the store in the tests' bucket, whose requests take this many milliseconds.
     #[arg(long)]
     pub(crate) bucket_ms: Option<u64>,
+    /// Coordinators in a bucket, each with a shard of its own.
+    #[arg(long, default_value = "1", requires = "bucket_ms")]
+    pub(crate) coordinators: NonZeroU16,
+    /// Read back the records of every such node.
+    #[arg(long, default_value = "1")]
+    pub(crate) read_back_every: NonZeroUsize,
 }
 
 /// Holds it, and tells what it found.
 pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
-    let folder = tempfile::tempdir()?;
-    let bucket = match load.bucket_ms {
-        Some(ms) => Some(bucket(ms).await),
-        None => None,
-    };
-    let binary = &Binary { bucket: bucket.as_ref().map(|it| it.settings("a")), ..binary.clone() };
-    let coordinator = binary.start(folder.path())?;
-    let idle = coordinator.usage()?;
-    let nodes = nodes(load.ranks, load.jobs);
-    let fleet = Fleet::connect(&nodes, &coordinator, None).await?;
+    let count = load.coordinators.get();
+    let mut shards = Shards::start(binary, load.bucket_ms, count).await?;
+    let idle = shards.usages()?;
+    let nodes = nodes(load.ranks, load.jobs, count);
+    eprintln!("{} agents connect", nodes.len());
+    let fleet = Fleet::connect(&nodes, &shards.targets(), None).await?;
     let connected_in = fleet.connected_in;
+    eprintln!("connected in {connected_in:.1?}; they report");
     fleet.report(INTERVAL)?;
     sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
-    let (before, steps_before) = (coordinator.usage()?, steps(&coordinator).await?);
+    let (before, steps_before) = (shards.usages()?, shards.metric(STEPS).await?);
     let own_before = own_cpu_seconds();
-    let asked = |of: fn(&Server) -> u64| bucket.as_ref().map(of);
-    let asked = || (asked(Server::requests), asked(Server::puts));
-    let asked_before = asked();
+    let requests = |of: fn(&Server) -> u64| shards.bucket.as_ref().map(of);
+    let requests = || (requests(Server::requests), requests(Server::puts));
+    let requests_before = requests();
     let begin = Instant::now();
     sleep(load.time).await;
-    let (after, steps_after) = (coordinator.usage()?, steps(&coordinator).await?);
+    let (after, steps_after) = (shards.usages()?, shards.metric(STEPS).await?);
     let held = begin.elapsed();
     let per_second = |before: Option<u64>, after: Option<u64>| {
         Some((after? - before?) as f64 / held.as_secs_f64())
     };
-    let asked = asked();
-    let bucket_requests_per_s = per_second(asked_before.0, asked.0);
-    let bucket_puts_per_s = per_second(asked_before.1, asked.1);
+    let requests = requests();
+    let bucket_requests_per_s = per_second(requests_before.0, requests.0);
+    let bucket_puts_per_s = per_second(requests_before.1, requests.1);
     let own_share = (own_cpu_seconds() - own_before) / held.as_secs_f64();
     let progress = fleet.stop().await?;
 
-    let acked: Vec<(Node, u64)> =
+    let mut acked: Vec<(Node, u64)> =
         progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
-    let live = readback::records(&Arc::new(coordinator), &acked).await?;
-    // The last handle is gone with the one above: the coordinator is killed.
-    let restarted = Arc::new(binary.start(folder.path())?);
-    let restarted_in = restarted.started_in;
-    let again = readback::records(&restarted, &acked).await?;
+    acked.sort_by_key(|(node, _)| node.index);
+    let acked: Vec<_> = acked.into_iter().step_by(load.read_back_every.get()).collect();
+    eprintln!("the records of {} nodes are read back", acked.len());
+    let live = shards.read_back(&acked).await?;
+    let restarted_in = shards.restart().await?;
+    eprintln!("killed and started again in {restarted_in:.1?}; they are read back again");
+    let again = shards.read_back(&acked).await?;
 
-    let ranks = nodes.len() as u32 * crate::job::RANKS_PER_AGENT;
+    let ranks = nodes.len() as u32 * RANKS_PER_AGENT;
     let per_thousand = 1e3 / f64::from(ranks);
-    let cpu_share = after.cpu_share_since(&before);
-    let rss_bytes = after.rss_bytes_max;
+    let cpu_shares: Vec<f64> =
+        after.iter().zip(&before).map(|(after, before)| after.cpu_share_since(before)).collect();
+    let cpu_share: f64 = cpu_shares.iter().sum();
+    let rss_bytes: u64 = after.iter().map(|usage| usage.rss_bytes_max).sum();
+    let rss_idle_bytes: u64 = idle.iter().map(|usage| usage.rss_bytes).sum();
     let mut figures = json!({
         "ranks": ranks,
         "jobs": load.jobs,
+        "coordinators": count,
         "tls": binary.trust.is_some(),
         "bucket_ms": load.bucket_ms,
         "bucket_requests_per_s": bucket_requests_per_s,
@@ -98,24 +110,20 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
         "cpu_share_per_1000_ranks": cpu_share * per_thousand,
         "generator_cpu_share": own_share,
         "rss_bytes": rss_bytes,
-        "rss_idle_bytes": idle.rss_bytes,
+        "rss_idle_bytes": rss_idle_bytes,
         "rss_bytes_per_1000_ranks":
-            rss_bytes.saturating_sub(idle.rss_bytes) as f64 * per_thousand,
+            rss_bytes.saturating_sub(rss_idle_bytes) as f64 * per_thousand,
         "connected_in_s": connected_in.as_secs_f64(),
         "restarted_in_s": restarted_in.as_secs_f64(),
         "read_back": again.whole,
         "lost": live.lost.max(again.lost),
         "lost_before_restart": live.lost,
     });
+    if count > 1 {
+        figures["cpu_shares"] = json!(cpu_shares);
+    }
     judge(&mut figures, &progress);
     Ok(figures)
-}
-
-/// The tests' bucket, each of whose requests takes so long.
-async fn bucket(ms: u64) -> Server {
-    let server = Server::start().await;
-    server.add_rule(Rule::of("", Fault::Slow(Duration::from_millis(ms))));
-    server
 }
 
 /// Whether it was held.
@@ -142,10 +150,6 @@ fn judge(figures: &mut Value, progress: &[(Node, Progress)]) {
     if let Some(why) = broke.first() {
         figures["broke"] = json!(why);
     }
-}
-
-async fn steps(coordinator: &crate::coordinator::Coordinator) -> anyhow::Result<f64> {
-    Ok(coordinator.metric("memtape_steps_total", "").await?.unwrap_or(0.0))
 }
 
 /// CPU time of this process.

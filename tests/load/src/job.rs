@@ -3,6 +3,7 @@
 //! Everything is a function of rank and step, so that what the coordinator gives back later can be
 //! compared with what it was sent, without remembering it.
 
+use memtape_core::placement::shard_of;
 use memtape_proto::v1;
 
 /// Ranks of one agent: a node with eight GPUs.
@@ -35,22 +36,31 @@ pub(crate) struct Node {
     pub(crate) world_size: u32,
 }
 
-/// The nodes of a cluster of this many ranks in this many jobs of about equal size.
-pub(crate) fn nodes(ranks: u32, jobs: u32) -> Vec<Node> {
+/// The nodes of a cluster of this many ranks in this many jobs of about equal size, whose names
+/// divide them evenly among the shards.
+pub(crate) fn nodes(ranks: u32, jobs: u32, shards: u16) -> Vec<Node> {
     let count = ranks.div_ceil(RANKS_PER_AGENT).max(1);
     let per_job = count.div_ceil(jobs.max(1));
+    let names: Vec<String> = (0..jobs.max(1)).map(|job| name(job, jobs.max(1), shards)).collect();
     let node = |index: u32| {
         let job = index / per_job;
         let first = (index % per_job) * RANKS_PER_AGENT;
         let world_nodes = per_job.min(count - job * per_job);
         Node {
             index,
-            job: format!("load-{job}"),
+            job: names[job as usize].clone(),
             ranks: first..first + RANKS_PER_AGENT,
             world_size: world_nodes * RANKS_PER_AGENT,
         }
     };
     (0..count).map(node).collect()
+}
+
+/// Name of a job: the first of those numbers that have this remainder whose shard it is.
+fn name(job: u32, jobs: u32, shards: u16) -> String {
+    let wanted = job % u32::from(shards);
+    let mut names = (job..).step_by(jobs as usize).map(|number| format!("load-{number}"));
+    names.find(|name| u32::from(shard_of(name, shards)) == wanted).unwrap_or_default()
 }
 
 impl Node {
@@ -169,7 +179,7 @@ mod tests {
     #[test]
     fn every_rank_of_every_job_is_there_once() {
         for (ranks, jobs) in [(8, 1), (512, 1), (512, 4), (520, 3), (4096, 7)] {
-            let nodes = nodes(ranks, jobs);
+            let nodes = nodes(ranks, jobs, 1);
             let mut seen = std::collections::BTreeSet::new();
             for node in &nodes {
                 for rank in node.ranks.clone() {
@@ -178,6 +188,18 @@ mod tests {
                 }
             }
             assert_eq!(seen.len() as u32, ranks.div_ceil(RANKS_PER_AGENT) * RANKS_PER_AGENT);
+        }
+    }
+
+    #[test]
+    fn the_names_of_jobs_divide_them_evenly() {
+        for shards in [1, 2, 4] {
+            let mut jobs = vec![std::collections::BTreeSet::new(); usize::from(shards)];
+            for node in nodes(512, 16, shards) {
+                jobs[usize::from(shard_of(&node.job, shards))].insert(node.job);
+            }
+            let sizes: Vec<usize> = jobs.iter().map(|jobs| jobs.len()).collect();
+            assert_eq!(sizes, vec![16 / usize::from(shards); usize::from(shards)]);
         }
     }
 }

@@ -25,6 +25,7 @@ mod hold;
 mod job;
 mod readback;
 mod rounds;
+mod shards;
 mod siege;
 mod snapshot;
 mod storm;
@@ -137,6 +138,7 @@ fn run(options: &Options) -> anyhow::Result<Value> {
         path: options.memtape.clone(),
         arguments: Vec::new(),
         bucket: None,
+        listen: coordinator::ANY_PORT.to_string(),
         trust: options.tls.then(|| trust::Trust::new(&[]).map(Arc::new)).transpose()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

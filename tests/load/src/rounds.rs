@@ -294,7 +294,7 @@ impl Rig {
                 Member::new(&binary.path, key, address.clone(), settings, folder.path());
             member.start()?;
             let url = format!("http://{}", relays.add(address).await?);
-            targets.push(Target { url, trust: None, has_others: true });
+            targets.push(Target { url, trust: None, has_others: true, shard: None });
             members.push(member);
         }
         let coordinators: Vec<String> = members.iter().map(Member::url).collect();

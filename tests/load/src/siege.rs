@@ -73,7 +73,7 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
     let memory = siege.memory_bytes_max.to_string();
     binary.arguments.extend(["--memory-bytes-max".to_string(), memory]);
     let coordinator = Arc::new(binary.start(folder.path())?);
-    let nodes = nodes(siege.ranks, 1);
+    let nodes = nodes(siege.ranks, 1, 1);
     // The manifest tells which uploads came to an end; when, is read by no one.
     let (sent, _all_sent) = mpsc::unbounded_channel();
     let uploads = Uploads {
@@ -81,7 +81,7 @@ pub(crate) async fn siege(binary: &Binary, siege: Siege) -> anyhow::Result<Value
         all_ready: Arc::new(Barrier::new(nodes.len())),
         sent,
     };
-    let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
+    let fleet = Fleet::connect(&nodes, &[Target::of(&coordinator)], Some(&uploads)).await?;
     fleet.report(siege.interval)?;
     sleep(siege.interval * RAMP_UP_STEPS as u32).await;
     let honest = nodes.first().context("there is no node")?;

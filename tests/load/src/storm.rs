@@ -13,7 +13,7 @@ use tokio::sync::{Barrier, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::agent::{INTERVAL, Uploads};
-use crate::coordinator::{Binary, Coordinator};
+use crate::coordinator::{Binary, Coordinator, Target};
 use crate::figures::latencies;
 use crate::fleet::Fleet;
 use crate::job::{Node, nodes};
@@ -45,14 +45,14 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
     let mut binary = binary.clone();
     binary.arguments.extend(["--capture-deadline", CAPTURE_DEADLINE].map(String::from));
     let coordinator = Arc::new(binary.start(folder.path())?);
-    let nodes = nodes(storm.ranks, 1);
+    let nodes = nodes(storm.ranks, 1, 1);
     let (sent, mut all_sent) = mpsc::unbounded_channel();
     let uploads = Uploads {
         template: Arc::new(Template::new(storm.snapshot_bytes)),
         all_ready: Arc::new(Barrier::new(nodes.len())),
         sent,
     };
-    let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
+    let fleet = Fleet::connect(&nodes, &[Target::of(&coordinator)], Some(&uploads)).await?;
     fleet.report(INTERVAL)?;
     sleep(WARM_UP).await;
     let before = coordinator.usage()?;

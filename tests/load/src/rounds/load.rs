@@ -58,7 +58,7 @@ pub(super) struct Load {
 impl Load {
     /// Lets agents report to whichever of these coordinators answers.
     pub(super) fn start(targets: &[Target]) -> Self {
-        let nodes = nodes(RANKS, JOBS);
+        let nodes = nodes(RANKS, JOBS, 1);
         let phase = watch::Sender::new(Phase::Report { begin: Instant::now(), interval: INTERVAL });
         let (sent, all_sent) = mpsc::unbounded_channel();
         let template = Arc::new(Template::new(SNAPSHOT_BYTES));
@@ -156,7 +156,7 @@ async fn reporting(
 ) -> anyhow::Result<()> {
     let opening = async {
         let channel = channel(DEATHS_NODE, target).await?;
-        let (outgoing, stream) = attach(&channel, DEATHS_NODE).await?;
+        let (outgoing, stream) = attach(&channel, DEATHS_NODE, None).await?;
         anyhow::Ok((channel, outgoing, stream))
     };
     let (channel, outgoing, mut stream) = timeout(OPEN_TIME_MAX, opening).await??;

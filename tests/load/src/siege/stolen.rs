@@ -38,7 +38,7 @@ const GROWING_STEPS: u64 = 64;
 /// Attaches, and begins uploads that bring nothing.
 pub(super) async fn upload_nothing(attacker: &Attacker) -> anyhow::Result<()> {
     let channel = channel(&attacker.node, &attacker.target).await?;
-    let (_outgoing, mut stream) = attach(&channel, &attacker.node).await?;
+    let (_outgoing, mut stream) = attach(&channel, &attacker.node, None).await?;
     let mut silent = JoinSet::new();
     for _ in 0..CALLS {
         let (mut client, count) = (CoordinatorClient::new(channel.clone()), attacker.count.clone());
@@ -93,7 +93,7 @@ pub(super) async fn half_messages(attacker: &Attacker) -> anyhow::Result<()> {
 /// Reports steps without a pause, as many in each report as it may have.
 pub(super) async fn flood_steps(attacker: &Attacker) -> anyhow::Result<()> {
     let channel = channel(&attacker.node, &attacker.target).await?;
-    let (outgoing, stream) = attach(&channel, &attacker.node).await?;
+    let (outgoing, stream) = attach(&channel, &attacker.node, None).await?;
     let sending = async {
         for number in 0.. {
             let turn = number / JOBS;
@@ -115,7 +115,7 @@ pub(super) async fn flood_steps(attacker: &Attacker) -> anyhow::Result<()> {
 /// Announces ranks that grow, change and end; one of each node has a capture.
 pub(super) async fn flood_ranks(attacker: &Attacker) -> anyhow::Result<()> {
     let channel = channel(&attacker.node, &attacker.target).await?;
-    let (outgoing, stream) = attach(&channel, &attacker.node).await?;
+    let (outgoing, stream) = attach(&channel, &attacker.node, None).await?;
     let mut uploads = JoinSet::new();
     let sending = async {
         for number in 0.. {
