@@ -9,16 +9,21 @@
 //! away: the bucket may be there for another one. The hint only decides who tries: the fence of the
 //! shard refuses every write of an earlier owner.
 
+mod waiting;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::bail;
 use memtape_core::placement::{HINT_EVERY_NS, HINT_LASTS_NS, HintWatch, JobsShard, Owner};
+use memtape_core::traffic::SAMPLE_EVERY_NS;
+use memtape_core::waiting::WAITING_EVERY_NS;
 use memtape_disk::clock;
 use memtape_store::bucket::Bucket;
 use memtape_store::cluster::hint::{Hint, Placement, Version};
 use memtape_store::cluster::shard::{Epoch, Shard, ShardError, ShardId};
+use memtape_store::cluster::waiting::WaitingNotes;
 use memtape_store::cluster::{identity, proof::process_name};
 use memtape_store::{Error, Kind, Loaded, Recovery, Store};
 use tokio::runtime::Handle;
@@ -26,12 +31,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 
+use crate::cluster::waiting::Announcement;
 use crate::config::Config;
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes::api::is_name;
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes::lease::{Lease, Leases};
 use crate::members::{Members, Owners};
+use crate::standing::{Claim, Sign, Standing};
 use crate::state::counters::Counters;
 use crate::tables;
 
@@ -40,6 +47,10 @@ const TAKE_TIME: Duration = Duration::from_secs(120);
 
 /// Time for writing tables and giving the shard up at the end.
 const CLOSE_TIME: Duration = Duration::from_secs(20);
+
+const WAITING_EVERY: Duration = Duration::from_nanos(WAITING_EVERY_NS);
+
+const SAMPLE_EVERY: Duration = Duration::from_nanos(SAMPLE_EVERY_NS);
 
 const HINT_EVERY: Duration = Duration::from_nanos(HINT_EVERY_NS);
 
@@ -54,9 +65,30 @@ const OWNERS_EVERY: Duration = Duration::from_secs(2);
 /// square of their number.
 const OWNERS_AT_ONCE: usize = 8;
 
-/// Waits until a shard of the cluster in this bucket may be taken, and takes it.
-pub(crate) async fn own(url: &str, config: &Config) -> anyhow::Result<Ownership> {
-    Member::join(url, config).await?.own().await
+/// Waits until a shard of the cluster in this bucket may be taken, and takes it; none when the
+/// shutdown came before.
+pub(crate) async fn own(
+    url: &str,
+    config: &Config,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<Option<Ownership>> {
+    let mut shutdown = std::pin::pin!(shutdown);
+    let member = tokio::select! {
+        joined = Member::join(url, config) => joined?,
+        () = &mut shutdown => return Ok(None),
+    };
+    let announcement = member.announcement.clone();
+    let owned = tokio::select! {
+        owned = member.own() => owned.map(Some),
+        () = &mut shutdown => Ok(None),
+    };
+    match (&owned, announcement) {
+        // An owner serves at once.
+        (Ok(Some(_)), Some(announcement)) => announcement.end(),
+        (_, Some(announcement)) => announcement.end_in_order().await,
+        (_, None) => {}
+    }
+    owned
 }
 
 /// The hint of one shard, where the settings say.
@@ -104,6 +136,8 @@ pub(crate) struct Member {
     /// Of all shards, in order.
     hints: Vec<ShardHint>,
     owner: Owner,
+    /// Says that it waits; none in a simulation.
+    announcement: Option<Arc<Announcement>>,
     pod: Pod,
 }
 
@@ -126,22 +160,13 @@ pub(crate) struct OwnedShard {
     claim: Arc<Claim>,
 }
 
-/// A claimed hint.
-#[derive(Debug)]
-struct Claim {
-    /// Epoch of the ownership; of the one before, until there is one.
-    epoch: AtomicU64,
-    /// When the hint was renewed last, by the monotonic clock.
-    renewed_ns: AtomicU64,
-}
-
 /// The ownership of a shard, which is renewed until it ends.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     shard: OwnedShard,
     /// Ends when another coordinator claimed the hint.
     renewing: JoinHandle<()>,
-    /// Reads the hints of the other shards, and labels the pod.
+    /// Reads the hints of the other shards and who waits, counts requests, and labels the pod.
     beside: Vec<JoinHandle<()>>,
     process: String,
     hint: ShardHint,
@@ -156,7 +181,10 @@ impl Member {
         let process = process_name();
         let cluster = identity::join(&bucket, &process, config.cluster_shards).await?;
         tracing::info!(cluster = cluster.id, shards = cluster.shards, "joined {url}");
-        let member = Self::new(bucket, cluster.shards, process, config.address());
+        let mut member = Self::new(bucket, cluster.shards, process, config.address());
+        let notes = WaitingNotes::new(&member.bucket);
+        let announcement = Announcement::new(notes, &member.owner, WAITING_EVERY);
+        member.announcement = Some(Arc::new(announcement));
         #[cfg(feature = "kubernetes")]
         if let Some(name) = &config.cluster_leases {
             if !config.cluster_pod.as_deref().is_none_or(is_name) {
@@ -185,6 +213,7 @@ impl Member {
             bucket,
             hints,
             owner: Owner { process, address, ..Owner::default() },
+            announcement: None,
             pod: Pod::default(),
         }
     }
@@ -222,6 +251,9 @@ impl Member {
                     say(&mut shown, format!("waiting: all {} shards have owners", owners.len()));
                 }
                 _ => {}
+            }
+            if let Some(announcement) = &self.announcement {
+                announcement.begin();
             }
             sleep(HINT_EVERY).await;
         }
@@ -263,12 +295,20 @@ impl Member {
                 let (owners, read) = watch::channel(known.collect());
                 let others = self.hints.iter().cloned().enumerate();
                 let others = others.filter(|(at, _)| !is_own(*at)).unzip();
-                let reading = tokio::spawn(read_owners(others, owners));
-                let members = Members::new(id.0, read);
+                let requests = self.bucket.requests().clone();
+                let named = (self.owner.process.clone(), claim.clone());
+                let standing = Standing::new(named, self.hints.len(), move || requests.counts());
+                let members = Members::new(id.0, read).with(standing.clone());
+                let notes = WaitingNotes::new(&self.bucket);
+                let beside = vec![
+                    tokio::spawn(read_owners(others, owners, standing.clone())),
+                    tokio::spawn(waiting::watch(notes, standing.clone(), WAITING_EVERY)),
+                    tokio::spawn(sample(standing)),
+                ];
                 let (shard, bucket) = (Arc::new(shard), self.bucket.clone());
                 let shard = OwnedShard { shard, bucket, snapshots_url, members, claim };
                 let (process, hint) = (self.owner.process.clone(), hint.clone());
-                let (beside, pod) = (vec![reading], self.pod.clone());
+                let pod = self.pod.clone();
                 Ok(Some(Ownership { shard, renewing, beside, process, hint, pod }))
             }
             Err(ShardError::Damaged) => {
@@ -310,9 +350,18 @@ fn may_claim(watch: &mut HintWatch, known: Option<&(Owner, Version)>) -> bool {
 }
 
 /// Reads again and again who owns the other shards; what cannot be read stays.
-async fn read_owners((shards, hints): (Vec<usize>, Vec<ShardHint>), owners: watch::Sender<Owners>) {
+async fn read_owners(
+    (shards, hints): (Vec<usize>, Vec<ShardHint>),
+    owners: watch::Sender<Owners>,
+    standing: Standing,
+) {
     while !owners.is_closed() {
         let known = read_all(&hints).await;
+        for (shard, known) in shards.iter().zip(&known) {
+            if let Ok(known) = known {
+                standing.see(*shard, known.as_ref().and_then(sign));
+            }
+        }
         owners.send_modify(|owners| {
             for (shard, known) in shards.iter().zip(known) {
                 if let (Some(owner), Ok(known)) = (owners.get_mut(*shard), known) {
@@ -322,6 +371,20 @@ async fn read_owners((shards, hints): (Vec<usize>, Vec<ShardHint>), owners: watc
             }
         });
         sleep(OWNERS_EVERY * hints.len().div_ceil(OWNERS_AT_ONCE).max(1) as u32).await;
+    }
+}
+
+/// The sign of life in a hint, unless its owner has left.
+fn sign((owner, version): &(Owner, Version)) -> Option<Sign> {
+    let (name, epoch, version) = (owner.process.clone(), owner.epoch, version.0.clone());
+    (!owner.has_left).then_some(Sign { name, epoch, version })
+}
+
+/// Notes the number of requests again and again.
+async fn sample(standing: Standing) {
+    loop {
+        standing.sample();
+        sleep(SAMPLE_EVERY).await;
     }
 }
 
@@ -374,8 +437,7 @@ impl OwnedShard {
 
     /// May another coordinator have claimed the hint by now?
     pub(crate) fn is_hint_old(&self) -> bool {
-        let renewed_ns = self.claim.renewed_ns.load(Relaxed);
-        clock::now().mono_ns.saturating_sub(renewed_ns) >= HINT_LASTS_NS
+        self.claim.age_ns() >= HINT_LASTS_NS
     }
 
     /// The shard itself.
@@ -384,9 +446,9 @@ impl OwnedShard {
         self.shard.clone()
     }
 
-    /// Where snapshots of captures are kept.
-    pub(crate) fn snapshots_url(&self) -> &str {
-        &self.snapshots_url
+    /// Keeps the snapshots of this store's captures in the bucket.
+    pub(crate) async fn keep_snapshots(&self, store: &Store) -> memtape_store::Result<()> {
+        store.keep_snapshots_beside(&self.snapshots_url, &self.bucket).await
     }
 
     /// The owners of all shards.

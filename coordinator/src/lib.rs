@@ -35,6 +35,7 @@ mod memory;
 mod quota;
 mod restart;
 mod run;
+mod standing;
 mod state;
 mod step_rates;
 #[cfg(feature = "cluster")]

@@ -4,6 +4,8 @@
 use memtape_core::placement::JobsShard;
 use tokio::sync::watch;
 
+use crate::standing::Standing;
+
 /// URLs of the owners of all shards, in order; empty where the owner is not known.
 pub(crate) type Owners = Vec<String>;
 
@@ -12,17 +14,29 @@ pub(crate) type Owners = Vec<String>;
 pub(crate) struct Members {
     own: u16,
     owners: watch::Receiver<Owners>,
+    standing: Standing,
 }
 
 impl Members {
     /// The owner of this shard; the owners of all shards are read again and again.
     pub(crate) fn new(own: u16, owners: watch::Receiver<Owners>) -> Self {
-        Self { own, owners }
+        Self { own, owners, standing: Standing::default() }
+    }
+
+    /// The same, with what this coordinator knows of itself and the others.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn with(self, standing: Standing) -> Self {
+        Self { standing, ..self }
     }
 
     /// A coordinator without others.
     pub(crate) fn alone() -> Self {
         Self::new(0, watch::channel(vec![String::new()]).1)
+    }
+
+    /// What this coordinator knows of itself and the others.
+    pub(crate) fn standing(&self) -> &Standing {
+        &self.standing
     }
 
     /// The shard of this coordinator.

@@ -18,7 +18,11 @@ pub(crate) enum Ownership {}
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedShard {}
 
-pub(crate) async fn own(_: &str, _: &Config) -> anyhow::Result<Ownership> {
+pub(crate) async fn own(
+    _: &str,
+    _: &Config,
+    _: impl Future<Output = ()>,
+) -> anyhow::Result<Option<Ownership>> {
     anyhow::bail!("--cluster needs memtape with the feature full")
 }
 
@@ -35,7 +39,7 @@ impl OwnedShard {
         match *self {}
     }
 
-    pub(crate) fn snapshots_url(&self) -> &str {
+    pub(crate) async fn keep_snapshots(&self, _: &Store) -> memtape_store::Result<()> {
         match *self {}
     }
 

@@ -83,10 +83,11 @@ pub async fn run(
                 let router = routes::waiting_router();
                 beside.spawn(serve_health(listen, router, Arc::default()).await?);
             }
-            tokio::select! {
-                owned = cluster::own(url, &config) => Some(owned?),
-                () = &mut shutdown => return Ok(()),
+            let owned = cluster::own(url, &config, &mut shutdown).await?;
+            if owned.is_none() {
+                return Ok(());
             }
+            owned
         }
         None => None,
     };
@@ -242,8 +243,7 @@ struct Opened {
 }
 
 async fn open(config: Arc<Config>, shard: Option<OwnedShard>) -> anyhow::Result<Opened> {
-    let of_cluster = shard.as_ref().map(|shard| shard.snapshots_url().to_string());
-    let snapshots_url = of_cluster.or_else(|| config.snapshots_url.clone());
+    let (of_cluster, snapshots_url) = (shard.clone(), config.snapshots_url.clone());
     let members = shard.as_ref().map(OwnedShard::members);
     let ids = members.map(|of| Ids::of_shard(of.own(), of.shards())).unwrap_or_default();
     let opening = tokio::task::spawn_blocking(move || {
@@ -263,8 +263,10 @@ async fn open(config: Arc<Config>, shard: Option<OwnedShard>) -> anyhow::Result<
         anyhow::Ok(Opened { store, restored, tokens, audit })
     });
     let opened = opening.await.context("the store broke")??;
-    if let Some(url) = snapshots_url {
-        opened.store.keep_snapshots_at(&url).await?;
+    match (of_cluster, snapshots_url) {
+        (Some(shard), _) => shard.keep_snapshots(&opened.store).await?,
+        (None, Some(url)) => opened.store.keep_snapshots_at(&url).await?,
+        (None, None) => {}
     }
     let Opened { store, restored, .. } = &opened;
     let swept = store.blobs().sweep().await;

@@ -45,6 +45,8 @@ pub mod rates;
 pub mod roles;
 pub mod settings;
 pub mod sharing;
+pub mod traffic;
+pub mod waiting;
 
 pub use memtape_pickle as pickle;
 pub use memtape_tape as tape;

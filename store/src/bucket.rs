@@ -11,6 +11,8 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::blobs::environment;
+#[cfg(feature = "cluster")]
+use crate::cluster::counting::{Counted, Requests};
 use crate::error::{During, Error, Result};
 
 /// Time limit of one attempt at a request. `AWS_TIMEOUT` overrides it.
@@ -29,6 +31,8 @@ pub struct Bucket {
     /// Where random numbers begin in a simulation.
     #[cfg(feature = "cluster")]
     pub(crate) seed: Option<u64>,
+    #[cfg(feature = "cluster")]
+    pub(crate) requests: Requests,
 }
 
 impl Bucket {
@@ -109,7 +113,7 @@ impl Bucket {
                 Error::foreign(format!("{url} cannot be used: name another folder"))
             })?;
             let objects = Arc::new(crate::folder::Folder::new());
-            return Ok(Self { objects, prefix, url: url.into(), seed: None });
+            return Ok(Self::counted(objects, prefix, url, None));
         }
         let (bucket, prefix) = parse(url).ok_or_else(|| {
             Error::foreign(format!(
@@ -125,20 +129,36 @@ impl Bucket {
         }
         let built = builder.with_bucket_name(bucket).with_retry(retry).build();
         let objects = built.during(|| format!("{url} cannot be used: check the AWS_ variables"))?;
-        Ok(Self {
-            objects: Arc::new(objects),
-            prefix,
-            url: url.into(),
-            #[cfg(feature = "cluster")]
-            seed: None,
-        })
+        let objects = Arc::new(objects);
+        #[cfg(feature = "cluster")]
+        return Ok(Self::counted(objects, prefix, url, None));
+        #[cfg(not(feature = "cluster"))]
+        Ok(Self { objects, prefix, url: url.into() })
+    }
+
+    /// A prefix whose requests are counted from now on.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn counted(
+        objects: Arc<dyn ObjectStore>,
+        prefix: Path,
+        url: &str,
+        seed: Option<u64>,
+    ) -> Self {
+        let requests = Requests::default();
+        let objects = Counted::over(objects, &requests);
+        Self { objects, prefix, url: url.into(), seed, requests }
+    }
+
+    /// The requests that were sent by this bucket, and all that were made of it.
+    #[cfg(feature = "cluster")]
+    pub fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     /// A bucket that a simulation brings, whose clients draw their random numbers from this seed.
     #[cfg(feature = "simulation")]
     pub fn simulated(objects: Arc<dyn ObjectStore>, seed: u64) -> Self {
-        let (prefix, url) = (Path::from("cluster"), "s3://simulated/cluster".into());
-        Self { objects, prefix, url, seed: Some(seed) }
+        Self::counted(objects, Path::from("cluster"), "s3://simulated/cluster", Some(seed))
     }
 }
 

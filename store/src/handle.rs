@@ -14,6 +14,8 @@ use crate::backup::make::{self, WithSnapshots};
 use crate::blobs::environment;
 use crate::blobs::local::{Blobs, blocking};
 use crate::blobs::remote::Remote;
+#[cfg(feature = "cluster")]
+use crate::bucket::Bucket;
 use crate::clock::{ClockWatch, StoreClock};
 #[cfg(feature = "cluster")]
 use crate::cluster::{disk::ShardDisk, shard::Shard};
@@ -26,6 +28,7 @@ use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::newest::{NewestRows, newest};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::segments;
+use crate::writer::pending::Pending;
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
 use crate::writer::thread::{self, Job, Writer};
@@ -127,14 +130,36 @@ impl Store {
         self.keep_snapshots_with(url, settings).await
     }
 
+    /// Keeps new snapshots below the prefix of a cluster, as [`Self::keep_snapshots_at`]. The
+    /// requests count as those of this bucket.
+    ///
+    /// # Errors
+    /// As [`Self::keep_snapshots_at`].
+    #[cfg(feature = "cluster")]
+    pub async fn keep_snapshots_beside(&self, url: &str, bucket: &Bucket) -> Result<()> {
+        let remote = self.connect_snapshots(url, environment()).await?;
+        self.keep_snapshots_in(url, remote.counted(bucket.requests())).await
+    }
+
     /// As [`Self::keep_snapshots_at`], with these `AWS_…` variables.
     pub async fn keep_snapshots_with(
         &self,
         url: &str,
         settings: Vec<(String, String)>,
     ) -> Result<()> {
+        self.keep_snapshots_in(url, self.connect_snapshots(url, settings).await?).await
+    }
+
+    async fn connect_snapshots(
+        &self,
+        url: &str,
+        settings: Vec<(String, String)>,
+    ) -> Result<Remote> {
         let owned = (self.id(), Some(Arc::downgrade(&self.shared.lock)));
-        let remote = Remote::connect(url, owned, settings).await?;
+        Remote::connect(url, owned, settings).await
+    }
+
+    async fn keep_snapshots_in(&self, url: &str, remote: Remote) -> Result<()> {
         let (disk, noted) = (self.shared.reader.disk.clone(), url.to_string());
         let set =
             blocking(&*self.shared.reader.disk, move || format::set_snapshots_url(&*disk, &noted));
@@ -146,17 +171,19 @@ impl Store {
     /// Writes changes; `done` is called from another thread when they are durable. When they
     /// cannot be written now they are kept and tried again, and `done` is called then.
     pub fn write(&self, changes: Changes, done: Done) {
-        self.send(Job::Write { changes: changes.into_inner(), done, is_kept: true });
+        let (changes, done) = (changes.into_inner(), self.shared.pending.note(done));
+        self.send(Job::Write { changes, done, is_kept: true });
     }
 
     /// Writes changes for a caller that waits; a failure is reported at once, and nothing is kept.
     pub fn try_write(&self, changes: Changes, done: Done) {
-        self.send(Job::Write { changes: changes.into_inner(), done, is_kept: false });
+        let (changes, done) = (changes.into_inner(), self.shared.pending.note(done));
+        self.send(Job::Write { changes, done, is_kept: false });
     }
 
     /// Takes finished steps; `done` is called when they survive the death of this process.
     pub fn steps(&self, batch: Vec<(Source, Vec<StepRecord>)>, done: Done) {
-        self.send(Job::Steps { batch, done });
+        self.send(Job::Steps { batch, done: self.shared.pending.note(done) });
     }
 
     /// Proves that this process still owns the store; `proved` is called from another thread. A
@@ -196,6 +223,12 @@ impl Store {
         }
         let queued = self.shared.health.queued.load(Ordering::Relaxed);
         (queued > CHANGES_QUEUED_MAX).then_some(Unready::Behind(queued))
+    }
+
+    /// Time since the store got the oldest change or step record that is not durable yet, in
+    /// nanoseconds; 0 where all are.
+    pub fn undurable_age_ns(&self) -> u64 {
+        self.shared.pending.age_ns()
     }
 
     /// Tells this store from others.
@@ -350,6 +383,7 @@ fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
         open: parts.open,
         limits: Mutex::default(),
         errors: parts.blobs.errors.clone(),
+        pending: Pending::default(),
         blobs: parts.blobs,
         clock,
         health,

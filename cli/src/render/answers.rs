@@ -12,8 +12,7 @@ use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::paging::{Urgency, left_of_plan};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
-    Action, Alternative, Capture, Cluster, Incident, IncidentState, Job, MissingShard, Named,
-    Outcome, Part, Shard,
+    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Outcome, Part,
 };
 use memtape_proto::api::{AuditEntry, Token};
 
@@ -148,26 +147,6 @@ pub(crate) fn tokens(tokens: &[Token], now_ns: i64) -> String {
         .column("made by", |token| token.created_by.clone())
         .column(">made", |token| age(token.created_wall_ns, now_ns))
         .text_or("no token")
-}
-
-/// A row for each shard that answered, then one for each other.
-pub(crate) fn cluster(cluster: &Cluster, now_ns: i64) -> String {
-    let number = |shard: u16| u32::from(shard);
-    let answered: Table<'_, Shard> = Table::of(&cluster.shards)
-        .column(">shard", |of| number(of.shard))
-        .column("owner", |of| of.owner.clone())
-        .column(">owned since", |of| age(of.owned_since_wall_ns, now_ns))
-        .column("version", |of| of.version.clone());
-    let mut text = answered.text_or("no shard");
-    if !cluster.missing_shards.is_empty() {
-        let missing: Table<'_, MissingShard> = Table::of(&cluster.missing_shards)
-            .column(">shard", |of| number(of.shard))
-            .column("owner", |of| Cell::new(&of.owner, Meaning::Bad))
-            .column("no answer", |of| of.why.clone());
-        text.push('\n');
-        text += &missing.text_or("");
-    }
-    text
 }
 
 /// A row for each entry of the audit.
@@ -562,30 +541,6 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         let late = Some("should have ended 3 min ago");
         assert_eq!(found, [Some(first), Some(last), None, late, None, None, None]);
         assert!(jobs(&[both, ended], 0).contains("in 5.0 h or at step 5000"));
-    }
-
-    #[test]
-    fn a_cluster_shows_shards_without_an_answer_below_the_others() {
-        let shard = |number, seconds: i64| Shard {
-            shard: number,
-            owner: format!("https://c{number}:7771"),
-            version: "0.2.0".to_string(),
-            owned_since_wall_ns: 1_795_244_404_000_000_000 - seconds * 1_000_000_000,
-        };
-        let missing = MissingShard {
-            shard: 1,
-            owner: String::new(),
-            why: "its owner is not known".to_string(),
-        };
-        let answer =
-            Cluster { shards: vec![shard(0, 7200), shard(2, 5)], missing_shards: vec![missing] };
-        let text = cluster(&answer, 1_795_244_404_000_000_000);
-        let lines: Vec<Vec<&str>> =
-            text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1][..2], ["0", "https://c0:7771"], "{text}");
-        assert_eq!(lines[2][..2], ["2", "https://c2:7771"], "{text}");
-        assert_eq!(lines[3], Vec::<&str>::new(), "{text}");
-        assert_eq!(lines[5].join(" "), "1 its owner is not known", "{text}");
     }
 
     #[test]

@@ -307,10 +307,14 @@ impl Gather {
     /// The missing shards as answers name them; each is counted.
     fn named(&self, missing: &Missing) -> Vec<MissingShard> {
         self.api.counters.lose(Loss::ShardMissing, missing.len() as u64);
-        let named = |(shard, owner, why): &(u16, String, Absent)| MissingShard {
-            shard: *shard,
-            owner: owner.clone(),
-            why: why.to_string(),
+        let standing = self.api.members.standing();
+        let named = |(shard, owner, why): &(u16, String, Absent)| {
+            standing.of_missing(MissingShard {
+                shard: *shard,
+                owner: owner.clone(),
+                why: why.to_string(),
+                ..MissingShard::default()
+            })
         };
         missing.iter().map(named).collect()
     }

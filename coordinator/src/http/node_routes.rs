@@ -30,14 +30,19 @@ async fn nodes(asking: Asking) -> Answer<Nodes> {
     Ok(Json(Nodes { nodes: nodes.await?, ..Nodes::default() }))
 }
 
-/// The shard of this coordinator. The owners of the others are asked as for every list.
+/// The shard of this coordinator, and those who wait. The owners of the other shards are asked as
+/// for every list.
 async fn cluster(asking: Asking) -> Answer<Cluster> {
     let members = &asking.api.members;
-    let own = Shard {
+    let own = members.standing().of_own(Shard {
         shard: members.own(),
         owner: members.url(members.own()),
         version: env!("CARGO_PKG_VERSION").to_string(),
         owned_since_wall_ns: asking.api.owned_since_wall_ns,
-    };
-    Ok(Json(Cluster { shards: vec![own], ..Cluster::default() }))
+        lag_ns: asking.api.store.undurable_age_ns(),
+        ..Shard::default()
+    });
+    let (waiting, waiting_left_out, waiting_unknown) = members.standing().waiting();
+    let (shards, missing_shards) = (vec![own], Vec::new());
+    Ok(Json(Cluster { shards, missing_shards, waiting, waiting_left_out, waiting_unknown }))
 }

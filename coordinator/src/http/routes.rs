@@ -184,7 +184,7 @@ async fn metrics_text(asking: Asking) -> Result<impl IntoResponse, Problem> {
 
 /// Present reservations, and the certificate's end. Uploads may take: snapshots, first chunks, and
 /// the bytes that HTTP/2 lets waiting agents send unread.
-fn figures(Api { quotas, door, .. }: &Api) -> AdmissionFigures {
+fn figures(Api { quotas, door, members, .. }: &Api) -> AdmissionFigures {
     let waits = |of: &ByteQuota| of.waits.load(Relaxed);
     let first_chunks = (FIRST_CHUNKS_MAX * MESSAGE_BYTES_MAX) as u64;
     AdmissionFigures {
@@ -199,6 +199,7 @@ fn figures(Api { quotas, door, .. }: &Api) -> AdmissionFigures {
             ("upload_deferred", quotas.deferred.load(Relaxed)),
             ("report", waits(&quotas.reports)),
         ],
+        bucket: members.standing().requests(),
     }
 }
 

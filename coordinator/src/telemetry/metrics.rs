@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use memtape_core::incident::Tracked;
 use memtape_core::sharing::equal_parts;
 use memtape_core::snapshot::ledger::Name;
+use memtape_core::traffic::RequestCounts;
 use memtape_proto::api::{Name as _, RankHost};
 
 use crate::state::counters::{Count, Counters, Loss};
@@ -80,6 +81,8 @@ pub(crate) struct AdmissionFigures {
     pub(crate) answer_bytes: u64,
     /// Number of waits of requests, by the awaited resource.
     pub(crate) waits: [(&'static str, u64); 3],
+    /// Requests to the bucket of the cluster; none without one.
+    pub(crate) bucket: Option<RequestCounts>,
 }
 
 /// Copies the state, with at most this many ranks.
@@ -340,6 +343,8 @@ fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
     let (reports, reports_max) = (admission.report_bytes, admission.report_bytes_max);
     let ends = admission.certificate_ends.map(|ends| (Labels::new(), ends.as_secs() as f64));
     let waits = admission.waits.map(|(of, waits)| by("of", of, waits));
+    let bucket = admission.bucket.into_iter().flat_map(RequestCounts::kinds);
+    let bucket = bucket.map(|(kind, count)| by("kind", kind, count));
     vec![
         gauge(
             "memtape_certificate_end_timestamp_seconds",
@@ -356,6 +361,11 @@ fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
             admission.answer_bytes,
         ),
         counter("memtape_waits", "Agents that were made to wait, by what for", waits.to_vec()),
+        counter(
+            "memtape_bucket_requests",
+            "Requests of this coordinator to the bucket of its cluster, by their kind",
+            bucket.collect(),
+        ),
     ]
 }
 
@@ -441,6 +451,11 @@ fn store_families(store: &Store, counters: &Counters) -> Vec<Family> {
                 by("result", "written", counters.get(Count::TablesWritten)),
                 by("result", "failed", counters.get(Count::TablesFailed)),
             ],
+        ),
+        gauge(
+            "memtape_store_lag_seconds",
+            "Time since the store got the oldest change or step record that is not durable yet",
+            one(store.undurable_age_ns() as f64 / 1e9),
         ),
         gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
         gauge(

@@ -460,6 +460,10 @@ limits! {
         "Time without a byte of a download from the owner of another shard",
         "the download ends as an error",
         "`memtape_losses_total{reason=\"shard_missing\"}`";
+    WAITING_READ_MAX: usize = 64, Count, "coordinator",
+        "Coordinators of a cluster that wait to take over, in one list",
+        "further ones are counted",
+        "`waiting_left_out` in the answer, a line of `memtape cluster`";
     ROWS_LISTED_MAX: usize = 1000, Count, "coordinator",
         "Incidents, or actions, in one list of the HTTP API",
         "the newest of each node, and of each owner on it, are listed",

@@ -26,6 +26,8 @@ use tokio_stream::StreamExt;
 
 use crate::blobs::reading::Objects;
 use crate::bucket::{self, Bucket};
+#[cfg(feature = "cluster")]
+use crate::cluster::counting::{Counted, Requests};
 use crate::error::{During, Error, Kind, Result};
 
 /// Says whose prefix it is.
@@ -98,6 +100,17 @@ impl Remote {
     /// The snapshots at a prefix, which is not claimed.
     pub(crate) fn at(Bucket { objects, prefix, .. }: Bucket) -> Self {
         Self { objects, prefix, removing: None }
+    }
+
+    /// The same, with requests that are counted from now on.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn counted(mut self, requests: &Requests) -> Self {
+        self.objects = Counted::over(self.objects, requests);
+        if let Some(removing) = &mut self.removing {
+            let once = removing.once.take();
+            removing.once = once.map(|objects| Counted::over(objects, requests));
+        }
+        self
     }
 
     /// Id of the store that wrote down that the prefix is its own; none where no store did.

@@ -36,7 +36,7 @@ impl Cluster {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let objects = Arc::new(InMemory::new());
-        let bucket = Bucket { objects, prefix: "cluster".into(), url: "memory".into(), seed: None };
+        let bucket = Bucket::counted(objects, "cluster".into(), "memory", None);
         Self { runtime, bucket }
     }
 

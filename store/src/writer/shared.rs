@@ -9,6 +9,7 @@ use crate::clock::StoreClock;
 use crate::inventory::Inventory;
 use crate::last_errors::LastErrors;
 use crate::steps::packer::{OpenSteps, Reader, StepLimits};
+use crate::writer::pending::Pending;
 use memtape_core::placement::Proof;
 use memtape_disk::files::Held;
 
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub clock: StoreClock,
     pub health: Health,
     pub errors: LastErrors,
+    pub pending: Pending,
     pub inventory: Inventory,
     /// Id of this store; empty when it cannot be read.
     pub id: String,

@@ -18,6 +18,9 @@ mod on_bucket;
 // A coordinator for each shard of a cluster.
 mod divided;
 
+// What an operator sees of a cluster.
+mod operated;
+
 // Questions over the tables of all shards.
 mod tabled;
 

@@ -14,7 +14,7 @@ use super::names::{OneJob, SomeJobs, check_rank};
 use crate::client::Client;
 use crate::clock;
 use crate::globals::Globals;
-use crate::render::{answers, ranks};
+use crate::render::{answers, cluster, ranks};
 use crate::watch::Watch;
 
 /// `memtape jobs`.
@@ -156,7 +156,7 @@ pub(crate) fn actions(args: &ActionsArgs, globals: &Globals) -> anyhow::Result<(
 pub(crate) fn cluster(args: &ClusterArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
     args.watch.print(|| {
-        let text = |of: Cluster| answers::cluster(&of, clock::wall_ns());
+        let text = |of: Cluster| cluster::text(&of, clock::wall_ns());
         globals.shown(&client.get(&["cluster"], &[])?, text)
     })
 }

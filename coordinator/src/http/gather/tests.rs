@@ -2,6 +2,7 @@
 
 mod failing;
 mod revoked;
+mod standings;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ use crate::http::routes;
 use crate::http::server::{self, Bounds};
 use crate::ingest::event::Queues;
 use crate::members::Members;
+use crate::standing::Standing;
 use memtape_disk::clock;
 use memtape_store::records::{AuditRecord, TokenRecord};
 
@@ -49,6 +51,8 @@ names = ["spiffe://memtape/user/alice"]
 struct Ports {
     listeners: Vec<TcpListener>,
     owners: watch::Sender<Vec<String>>,
+    /// Of each shard; none at first.
+    standings: Vec<Standing>,
     folder: TempDir,
 }
 
@@ -63,7 +67,8 @@ impl Ports {
         }
         let url = |listener: &TcpListener| format!("{scheme}://{}", listener.local_addr().unwrap());
         let (owners, _) = watch::channel(listeners.iter().map(url).collect());
-        Self { listeners, owners, folder: tempfile::tempdir().unwrap() }
+        let standings = vec![Standing::default(); shards];
+        Self { listeners, owners, standings, folder: tempfile::tempdir().unwrap() }
     }
 
     fn url(&self, shard: usize) -> String {
@@ -101,6 +106,7 @@ impl Ports {
         roles: Option<&str>,
     ) -> (Coordinator, Api, Queues) {
         let members = Members::new(shard, self.owners.subscribe());
+        let members = members.with(self.standings[usize::from(shard)].clone());
         let shards = members.shards();
         let jobs = (0..JOBS).map(|number| format!("j{number}"));
         let jobs = jobs.filter(|job| shard_of(job, shards) == shard);

@@ -1,0 +1,190 @@
+//! The shards of a cluster as text: their owners, those without an answer, and who waits.
+
+use memtape_proto::api::{BucketRequests, Cluster, MissingShard, Shard, WaitingCoordinator};
+
+use crate::clock::age;
+use crate::render::palette::Meaning;
+use crate::render::table::{Cell, Table};
+use crate::render::units::{duration, plural};
+
+const SECONDS_PER_DAY: f64 = 86_400.0;
+
+/// A row for each shard that answered, what requests to the bucket cost, a row for each shard
+/// without an answer, and one for each coordinator that waits.
+pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
+    let rate = |of: &Shard, rate: fn(&BucketRequests) -> f64, digits: usize| {
+        of.requests.as_ref().map(|requests| format!("{:.digits$}", rate(requests)))
+    };
+    let answered: Table<'_, Shard> = Table::of(&cluster.shards)
+        .column(">shard", |of| u32::from(of.shard))
+        .column("owner", |of| of.owner.clone())
+        .column_if_any("name", |of| Some(of.name.clone()).filter(|name| !name.is_empty()))
+        .column(">owned since", |of| age(of.owned_since_wall_ns, now_ns))
+        .column("version", |of| of.version.clone())
+        .column_if_any(">epoch", |of| (of.epoch > 0).then(|| of.epoch.to_string()))
+        .column_if_any(">sign of life", |of| of.sign_of_life_age_ns.map(seconds))
+        .column(">lag", |of| seconds(of.lag_ns))
+        .column_if_any(">requests/s", |of| rate(of, |of| of.requests_per_second, 1))
+        .column_if_any(">PUT/s", |of| rate(of, |of| of.puts_per_second, 1))
+        .column_if_any(">$/day", |of| rate(of, |of| of.dollars_per_day, 2));
+    let mut text = answered.text_or("no shard");
+    let requests: Vec<&BucketRequests> =
+        cluster.shards.iter().filter_map(|shard| shard.requests.as_ref()).collect();
+    if let Some(priced) = requests.first() {
+        text += &cost(priced, &requests);
+    }
+    if !cluster.missing_shards.is_empty() {
+        let missing: Table<'_, MissingShard> = Table::of(&cluster.missing_shards)
+            .column(">shard", |of| u32::from(of.shard))
+            .column("owner", |of| Cell::new(&of.owner, Meaning::Bad))
+            .column_if_any("name", |of| Some(of.name.clone()).filter(|name| !name.is_empty()))
+            .column_if_any(">epoch", |of| (of.epoch > 0).then(|| of.epoch.to_string()))
+            .column_if_any(">sign of life", |of| of.sign_of_life_age_ns.map(seconds))
+            .column("no answer", |of| of.why.clone());
+        text.push('\n');
+        text += &missing.text_or("");
+    }
+    text + &waiting(cluster)
+}
+
+/// What the requests of all shards that answered cost, as arithmetic.
+fn cost(priced: &BucketRequests, requests: &[&BucketRequests]) -> String {
+    let sum = |rate: fn(&BucketRequests) -> f64| requests.iter().map(|of| rate(of)).sum::<f64>();
+    let writing = sum(|of| of.puts_per_second + of.lists_per_second);
+    let (reading, dollars) = (sum(|of| of.gets_per_second), sum(|of| of.dollars_per_day));
+    let millions = |per_second: f64| per_second * SECONDS_PER_DAY / 1e6;
+    format!(
+        "{dollars:.2} $ a day for requests, as many as in the last minute: {:.2} million PUT and \
+         LIST × {} $ + {:.2} million GET × {} $\n",
+        millions(writing),
+        priced.dollars_per_million_writing,
+        millions(reading),
+        priced.dollars_per_million_reading,
+    )
+}
+
+fn waiting(cluster: &Cluster) -> String {
+    let mut text = String::new();
+    if !cluster.waiting.is_empty() {
+        let waiting: Table<'_, WaitingCoordinator> = Table::of(&cluster.waiting)
+            .column("waiting", |of| of.address.clone())
+            .column("name", |of| of.name.clone())
+            .column("version", |of| of.version.clone())
+            .column(">sign of life", |of| seconds(of.sign_of_life_age_ns));
+        text.push('\n');
+        text += &waiting.text_or("");
+    }
+    if cluster.waiting_left_out > 0 {
+        let more = plural(cluster.waiting_left_out, "further coordinator");
+        text += &format!("{more} waiting\n");
+    }
+    if !cluster.waiting_unknown.is_empty() {
+        text += &format!("who waits is not known: {}\n", cluster.waiting_unknown);
+    }
+    text
+}
+
+/// `0.4 s`, `90 s`, `3 min`.
+fn seconds(ns: u64) -> String {
+    match ns as f64 / 1e9 {
+        seconds if seconds < 10.0 => format!("{seconds:.1} s"),
+        seconds => duration(seconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_NS: i64 = 1_795_244_404_000_000_000;
+
+    fn shard(number: u16, requests: Option<BucketRequests>) -> Shard {
+        Shard {
+            shard: number,
+            owner: format!("https://c{number}:7771"),
+            name: format!("9-{number}"),
+            version: "0.2.0".to_string(),
+            owned_since_wall_ns: NOW_NS - 7_200_000_000_000,
+            epoch: 3,
+            sign_of_life_age_ns: Some(400_000_000),
+            lag_ns: 25_000_000_000,
+            requests,
+        }
+    }
+
+    fn lines(cluster: &Cluster) -> Vec<String> {
+        let text = text(cluster, NOW_NS);
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn a_cluster_shows_owners_their_requests_and_what_these_cost() {
+        let requests = |puts: f64| BucketRequests {
+            seconds: 60.0,
+            requests_per_second: puts + 13.0,
+            puts_per_second: puts,
+            lists_per_second: 1.0,
+            gets_per_second: 12.0,
+            dollars_per_day: (puts + 1.0) * 0.432 + 12.0 * 0.03456,
+            dollars_per_million_writing: 5.0,
+            dollars_per_million_reading: 0.4,
+        };
+        let shards =
+            vec![shard(0, Some(requests(20.0))), shard(1, None), shard(2, Some(requests(9.0)))];
+        let lines = lines(&Cluster { shards, ..Cluster::default() });
+        let expected = [
+            "SHARD OWNER NAME OWNED SINCE VERSION EPOCH SIGN OF LIFE LAG REQUESTS/S PUT/S $/DAY",
+            "0 https://c0:7771 9-0 2 h ago 0.2.0 3 0.4 s 25 s 33.0 20.0 9.49",
+            "1 https://c1:7771 9-1 2 h ago 0.2.0 3 0.4 s 25 s – – –",
+            "2 https://c2:7771 9-2 2 h ago 0.2.0 3 0.4 s 25 s 22.0 9.0 4.73",
+            "14.22 $ a day for requests, as many as in the last minute: 2.68 million PUT and LIST × \
+             5 $ + 2.07 million GET × 0.4 $",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_coordinator_without_a_cluster_shows_its_lag_and_no_requests() {
+        let alone = Shard { version: "0.2.0".to_string(), ..Shard::default() };
+        let lines = lines(&Cluster { shards: vec![alone], ..Cluster::default() });
+        assert_eq!(lines[0], "SHARD OWNER OWNED SINCE VERSION LAG");
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+    }
+
+    #[test]
+    fn shards_without_an_answer_and_waiting_coordinators_are_below_the_others() {
+        let missing = |number, name: &str, age_ns| MissingShard {
+            shard: number,
+            name: name.to_string(),
+            epoch: name.len() as u64,
+            sign_of_life_age_ns: age_ns,
+            why: "its owner is not known".to_string(),
+            ..MissingShard::default()
+        };
+        let waits = WaitingCoordinator {
+            name: "9-w".to_string(),
+            address: "https://w:7771".to_string(),
+            version: "0.2.0".to_string(),
+            sign_of_life_age_ns: 4_000_000_000,
+        };
+        let lines = lines(&Cluster {
+            shards: vec![shard(0, None)],
+            missing_shards: vec![missing(1, "9-1", Some(90_000_000_000)), missing(2, "", None)],
+            waiting: vec![waits],
+            waiting_left_out: 2,
+            waiting_unknown: "the bucket is away".to_string(),
+        });
+        let expected = [
+            "",
+            "SHARD OWNER NAME EPOCH SIGN OF LIFE NO ANSWER",
+            "1 9-1 3 90 s its owner is not known",
+            "2 – – – its owner is not known",
+            "",
+            "WAITING NAME VERSION SIGN OF LIFE",
+            "https://w:7771 9-w 0.2.0 4.0 s",
+            "2 further coordinators waiting",
+            "who waits is not known: the bucket is away",
+        ];
+        assert_eq!(lines[2..], expected);
+    }
+}

@@ -1,0 +1,238 @@
+//! Who waits to take over: a waiting coordinator says so in an object of the bucket, and an owner
+//! reads these objects, for people who ask.
+//!
+//! The object goes when the coordinator ends in order, or comes to own a shard. That of one that
+//! was killed stays, and counts no more after its time; an owner removes it later. Nothing else
+//! rests on these objects: what cannot be written or read is tried again.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use memtape_core::limits::WAITING_READ_MAX;
+use memtape_core::placement::Owner;
+use memtape_core::waiting::{WaitingNote, WaitingWatch};
+use memtape_disk::clock;
+use memtape_store::Result;
+use memtape_store::cluster::waiting::WaitingNotes;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::standing::{Standing, Waiting};
+
+/// Time for the removal of the object when the coordinator ends.
+const END_TIME: Duration = Duration::from_secs(2);
+
+/// The object of a coordinator that may come to wait.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    notes: WaitingNotes,
+    note: WaitingNote,
+    every: Duration,
+    ends: CancellationToken,
+    writing: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Announcement {
+    /// Writes nothing yet.
+    pub(crate) fn new(notes: WaitingNotes, owner: &Owner, every: Duration) -> Self {
+        let note = WaitingNote {
+            process: owner.process.clone(),
+            address: owner.address.clone(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            renewals: 0,
+        };
+        let (ends, writing) = (CancellationToken::new(), Mutex::default());
+        Self { notes, note, every, ends, writing }
+    }
+
+    /// Writes the object again and again, until the announcement ends. A second call is harmless.
+    pub(crate) fn begin(&self) {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        writing.get_or_insert_with(|| {
+            let (notes, note) = (self.notes.clone(), self.note.clone());
+            tokio::spawn(announce(notes, note, self.every, self.ends.clone()))
+        });
+    }
+
+    /// Ends the announcement, and lets the object be removed.
+    pub(crate) fn end(&self) {
+        self.ends.cancel();
+    }
+
+    /// Ends the announcement, and waits for the removal, for a limited time.
+    pub(crate) async fn end_in_order(&self) {
+        self.end();
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writing) = writing {
+            // An object that is left counts no more after its time.
+            let _ = timeout(END_TIME, writing).await;
+        }
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+async fn announce(
+    notes: WaitingNotes,
+    mut note: WaitingNote,
+    every: Duration,
+    ends: CancellationToken,
+) {
+    while !ends.is_cancelled() {
+        if let Err(why) = notes.write(&note).await {
+            tracing::debug!("it is not noted that this coordinator waits: {why}");
+        }
+        note.renewals += 1;
+        // A write that was sent is over before the removal.
+        tokio::select! {
+            () = ends.cancelled() => {}
+            () = sleep(every) => {}
+        }
+    }
+    if let Err(why) = notes.remove(&note.process).await {
+        tracing::debug!("the note that this coordinator waited is not removed: {why}");
+    }
+}
+
+/// Reads again and again who waits.
+pub(crate) async fn watch(notes: WaitingNotes, standing: Standing, every: Duration) {
+    let (mut watch, mut known) = (WaitingWatch::default(), BTreeMap::new());
+    loop {
+        match look(&notes, &mut watch, &mut known).await {
+            Ok(waiting) => standing.wait(waiting),
+            Err(why) => standing.miss_waiting(why.to_string()),
+        }
+        sleep(every).await;
+    }
+}
+
+/// Lists the objects, and reads those of coordinators that wait and are not known yet.
+async fn look(
+    notes: &WaitingNotes,
+    watch: &mut WaitingWatch,
+    known: &mut BTreeMap<String, WaitingNote>,
+) -> Result<Waiting> {
+    let listed = notes.list().await?;
+    let now_ns = clock::now().mono_ns;
+    watch.listed(now_ns, listed);
+    let (mut waiting, mut read) = (Waiting::default(), BTreeMap::new());
+    let listed = watch.waiting(now_ns);
+    waiting.left_out = listed.len().saturating_sub(WAITING_READ_MAX) as u64;
+    for (name, age_ns) in listed.into_iter().take(WAITING_READ_MAX) {
+        let note = match known.remove(name) {
+            Some(note) => Some(note),
+            None => notes.read(name).await?,
+        };
+        // None where the object went since it was listed.
+        if let Some(note) = note {
+            read.insert(name.to_string(), note.clone());
+            waiting.notes.push((note, now_ns.saturating_sub(age_ns)));
+        }
+    }
+    *known = read;
+    for name in watch.abandoned(now_ns) {
+        notes.remove(&name).await?;
+    }
+    Ok(waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_bucket::{BUCKET, Server};
+    use memtape_store::bucket::Bucket;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    struct Rig {
+        server: Server,
+        bucket: Bucket,
+    }
+
+    impl Rig {
+        async fn new() -> Self {
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let server = Server::start().await;
+            let settings = server.settings("a");
+            let url = format!("s3://{BUCKET}/cluster");
+            let bucket = Bucket::with_few_retries(&url, settings).unwrap();
+            Self { server, bucket }
+        }
+
+        fn notes(&self) -> WaitingNotes {
+            WaitingNotes::new(&self.bucket)
+        }
+
+        fn announcement(&self, name: &str) -> Announcement {
+            let (process, address) = (name.to_string(), format!("http://{name}:7771"));
+            let owner = Owner { process, address, ..Owner::default() };
+            Announcement::new(self.notes(), &owner, SOON)
+        }
+
+        /// Waits until these are shown as waiting.
+        async fn shows(&self, watch: &mut WaitingWatch, expected: &[&str]) -> Waiting {
+            let mut known = BTreeMap::new();
+            loop {
+                let waiting = look(&self.notes(), watch, &mut known).await.unwrap();
+                let shown = waiting.notes.iter().map(|(note, _)| note.process.as_str());
+                if shown.collect::<Vec<_>>() == expected {
+                    return waiting;
+                }
+                sleep(SOON).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_coordinator_is_shown_while_it_waits() {
+        let (rig, mut watch) = (Rig::new().await, WaitingWatch::default());
+        // Left by a process that was killed before.
+        rig.notes().write(&rig.announcement("killed").note).await.unwrap();
+        let [a, b] = ["a", "b"].map(|name| rig.announcement(name));
+        rig.shows(&mut watch, &[]).await;
+        a.begin();
+        a.begin();
+        b.begin();
+        let waiting = rig.shows(&mut watch, &["a", "b"]).await;
+        let WaitingNote { address, version, .. } = &waiting.notes[0].0;
+        assert_eq!(
+            (address.as_str(), version.as_str()),
+            ("http://a:7771", env!("CARGO_PKG_VERSION"))
+        );
+        a.end_in_order().await;
+        assert!(!rig.server.keys().contains(&"cluster/waiting/a".to_string()));
+        rig.shows(&mut watch, &["b"]).await;
+        b.end();
+        rig.shows(&mut watch, &[]).await;
+        let keys = rig.server.keys();
+        assert_eq!(keys, ["cluster/waiting/killed"], "it is removed after its time");
+    }
+
+    #[tokio::test]
+    async fn so_many_are_read_and_the_others_counted() {
+        let (rig, mut watch) = (Rig::new().await, WaitingWatch::default());
+        rig.shows(&mut watch, &[]).await;
+        for number in 0..WAITING_READ_MAX + 3 {
+            let name = format!("n{number:03}");
+            rig.notes().write(&rig.announcement(&name).note).await.unwrap();
+        }
+        // What another program wrote there.
+        rig.server.put("cluster/waiting/m", "no note");
+        let before = rig.bucket.requests().counts();
+        let mut known = BTreeMap::new();
+        let waiting = look(&rig.notes(), &mut watch, &mut known).await.unwrap();
+        assert_eq!((waiting.notes.len(), waiting.left_out), (WAITING_READ_MAX - 1, 4));
+        // Each is read once, and one list shows the changes.
+        look(&rig.notes(), &mut watch, &mut known).await.unwrap();
+        let counts = rig.bucket.requests().counts();
+        assert_eq!(counts.lists - before.lists, 2);
+        assert_eq!(counts.gets - before.gets, WAITING_READ_MAX as u64 + 1, "twice what is none");
+    }
+}

@@ -1,0 +1,204 @@
+//! What a coordinator knows of itself and of the others in its cluster, for the list of shards: its
+//! sign of life, its requests to the bucket, the signs of life of others, and who waits.
+//!
+//! The tasks of `cluster.rs` write it, and handlers read it: no request of a caller asks the bucket.
+//! A coordinator that keeps its data in a folder has none of it.
+
+#![cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "nothing has a standing"))]
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memtape_core::traffic::{
+    READING_DOLLARS_PER_MILLION, RequestCounts, RequestRates, RequestWatch,
+    WRITING_DOLLARS_PER_MILLION,
+};
+use memtape_core::waiting::WaitingNote;
+use memtape_disk::clock;
+use memtape_proto::api::{BucketRequests, MissingShard, Shard, WaitingCoordinator};
+
+/// A claimed sign of life.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    /// Epoch of the ownership; of the one before, until there is one.
+    pub(crate) epoch: AtomicU64,
+    /// When it was renewed last, by the monotonic clock.
+    pub(crate) renewed_ns: AtomicU64,
+}
+
+impl Claim {
+    /// Time since it was renewed, in nanoseconds.
+    pub(crate) fn age_ns(&self) -> u64 {
+        clock::now().mono_ns.saturating_sub(self.renewed_ns.load(Relaxed))
+    }
+}
+
+/// The standing of a coordinator in its cluster. Clones are handles of the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Name of the process.
+    name: String,
+    claim: Arc<Claim>,
+    requests: Counting,
+    watch: Mutex<RequestWatch>,
+    seen: Mutex<Seen>,
+}
+
+/// Tells the requests so far.
+struct Counting(Box<dyn Fn() -> RequestCounts + Send + Sync>);
+
+impl std::fmt::Debug for Counting {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "{:?}", (self.0)())
+    }
+}
+
+/// What was seen of others.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The newest sign of life of each shard, and when it was seen first.
+    signs: Vec<Option<(Sign, u64)>>,
+    waiting: Waiting,
+}
+
+/// A sign of life in a hint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sign {
+    pub(crate) name: String,
+    pub(crate) epoch: u64,
+    /// Of the hint.
+    pub(crate) version: String,
+}
+
+/// The coordinators that wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    /// With the times at which they were seen to change, by the monotonic clock.
+    pub(crate) notes: Vec<(WaitingNote, u64)>,
+    pub(crate) left_out: u64,
+    /// Why they are not known now.
+    pub(crate) unknown: String,
+}
+
+impl Standing {
+    /// The standing of an owner of one of so many shards.
+    pub(crate) fn new(
+        (name, claim): (String, Arc<Claim>),
+        shards: usize,
+        requests: impl Fn() -> RequestCounts + Send + Sync + 'static,
+    ) -> Self {
+        let seen = Seen { signs: vec![None; shards], ..Seen::default() };
+        let requests = Counting(Box::new(requests));
+        let (watch, seen) = (Mutex::default(), Mutex::new(seen));
+        Self(Some(Arc::new(Inner { name, claim, requests, watch, seen })))
+    }
+
+    /// Notes the requests so far, for the rate of the last minute.
+    pub(crate) fn sample(&self) {
+        if let Some(inner) = &self.0 {
+            lock(&inner.watch).sample(clock::now().mono_ns, (inner.requests.0)());
+        }
+    }
+
+    /// Notes the sign of life of a shard's owner as it was read now.
+    pub(crate) fn see(&self, shard: usize, sign: Option<Sign>) {
+        let Some(inner) = &self.0 else { return };
+        let mut seen = lock(&inner.seen);
+        if let Some(known) = seen.signs.get_mut(shard)
+            && known.as_ref().map(|(sign, _)| sign) != sign.as_ref()
+        {
+            *known = sign.map(|sign| (sign, clock::now().mono_ns));
+        }
+    }
+
+    /// Notes who waits.
+    pub(crate) fn wait(&self, waiting: Waiting) {
+        if let Some(inner) = &self.0 {
+            lock(&inner.seen).waiting = waiting;
+        }
+    }
+
+    /// Notes that it cannot be read who waits.
+    pub(crate) fn miss_waiting(&self, why: String) {
+        if let Some(inner) = &self.0 {
+            lock(&inner.seen).waiting.unknown = why;
+        }
+    }
+
+    /// The requests to the bucket so far; none without a bucket.
+    pub(crate) fn requests(&self) -> Option<RequestCounts> {
+        self.0.as_ref().map(|inner| (inner.requests.0)())
+    }
+
+    /// Completes what is said of the own shard.
+    pub(crate) fn of_own(&self, shard: Shard) -> Shard {
+        let Some(inner) = &self.0 else { return shard };
+        let now_ns = clock::now().mono_ns;
+        let rates = lock(&inner.watch).rates(now_ns, (inner.requests.0)());
+        Shard {
+            name: inner.name.clone(),
+            epoch: inner.claim.epoch.load(Relaxed),
+            sign_of_life_age_ns: Some(inner.claim.age_ns()),
+            requests: rates.map(shown),
+            ..shard
+        }
+    }
+
+    /// Completes what is said of a shard without an answer.
+    pub(crate) fn of_missing(&self, missing: MissingShard) -> MissingShard {
+        let Some(inner) = &self.0 else { return missing };
+        let seen = lock(&inner.seen);
+        match seen.signs.get(usize::from(missing.shard)).and_then(Option::as_ref) {
+            Some((sign, since_ns)) => MissingShard {
+                name: sign.name.clone(),
+                epoch: sign.epoch,
+                sign_of_life_age_ns: Some(clock::now().mono_ns.saturating_sub(*since_ns)),
+                ..missing
+            },
+            None => missing,
+        }
+    }
+
+    /// Those who wait, how many more do, and why they are not known.
+    pub(crate) fn waiting(&self) -> (Vec<WaitingCoordinator>, u64, String) {
+        let Some(inner) = &self.0 else { return Default::default() };
+        let now_ns = clock::now().mono_ns;
+        let Waiting { notes, left_out, unknown } = lock(&inner.seen).waiting.clone();
+        let shown = |(note, since_ns): (WaitingNote, u64)| WaitingCoordinator {
+            name: note.process,
+            address: note.address,
+            version: note.version,
+            sign_of_life_age_ns: now_ns.saturating_sub(since_ns),
+        };
+        (notes.into_iter().map(shown).collect(), left_out, unknown)
+    }
+}
+
+fn shown(rates: RequestRates) -> BucketRequests {
+    let RequestRates {
+        seconds,
+        requests_per_second,
+        puts_per_second,
+        lists_per_second,
+        gets_per_second,
+        dollars_per_day,
+    } = rates;
+    BucketRequests {
+        seconds,
+        requests_per_second,
+        puts_per_second,
+        lists_per_second,
+        gets_per_second,
+        dollars_per_day,
+        dollars_per_million_writing: WRITING_DOLLARS_PER_MILLION,
+        dollars_per_million_reading: READING_DOLLARS_PER_MILLION,
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of it is whole.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
