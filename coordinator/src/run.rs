@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
 use crate::http::request::Api;
 use crate::http::routes;
-use crate::http::server::{self, Bounds};
+use crate::http::server::{self, Bounds, Reserved};
 use crate::http::site;
 use crate::ingest::event::{Event, Queues};
 use crate::ingest::grpc::Service;
@@ -75,6 +75,8 @@ pub async fn run(
     // For the keys of OpenID and the bucket; it fails only when the program has chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut shutdown = std::pin::pin!(shutdown);
+    // A port that another program has is found now, not when a shard is to be served.
+    let port = Reserved::new(config.listen)?;
     // While it waits it listens on the port of health alone: agents and users try the next one.
     let mut beside = JoinSet::new();
     let mut owned = match &config.cluster_url {
@@ -99,7 +101,7 @@ pub async fn run(
             () = lost(&mut owned) => is_lost = true,
         }
     };
-    let served = serve(config, shard, beside, ends, on_bound).await;
+    let served = serve(config, port, (shard, beside), ends, on_bound).await;
     match owned {
         Some(_) if is_lost => bail!("another coordinator owns the cluster: start this one again"),
         Some(owned) => served.and(owned.close().await),
@@ -119,12 +121,12 @@ async fn lost(owned: &mut Option<Ownership>) {
 /// ends when the store is open, which may take minutes.
 async fn serve(
     config: Config,
-    shard: Option<OwnedShard>,
-    mut waiting: JoinSet<()>,
+    port: Reserved,
+    (shard, mut waiting): (Option<OwnedShard>, JoinSet<()>),
     ends: impl Future<Output = ()>,
     on_bound: impl FnOnce(SocketAddr) + Send,
 ) -> anyhow::Result<()> {
-    let listener = server::bind(config.listen).await?;
+    let listener = port.listen()?;
     let address = listener.local_addr().context("the listener is broken")?;
     let (config, memory) = with_memory(config);
     log_policy(&config.restart);
@@ -288,7 +290,7 @@ async fn serve_health(
     router: axum::Router,
     counters: Arc<Counters>,
 ) -> anyhow::Result<impl Future<Output = ()> + Send> {
-    let listener = server::bind(listen).await?;
+    let listener = Reserved::new(listen)?.listen()?;
     let serving = server::serve(listener, router, server::HEALTH, None, counters, pending());
     Ok(async { drop(serving.await) })
 }

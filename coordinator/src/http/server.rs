@@ -6,6 +6,7 @@
 //! process needs a file descriptor, and most systems give a service 1,024 unless it asks for more.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CONNECTIONS_MAX, UNREAD_UPL
 use memtape_tls::steady;
 use memtape_tls::unreachable::Unreachable;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -79,17 +80,55 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Open connections get this long to end at a shutdown.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// Binds the one port.
-///
-/// # Errors
-/// One line that says what to do.
-pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A port that this process has, and that refuses connections: nothing listens on it yet.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    socket: TcpSocket,
+    listen: SocketAddr,
+}
+
+impl Reserved {
+    /// Takes the port. No other process can take it then, or listen on it.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(crate) fn new(listen: SocketAddr) -> anyhow::Result<Self> {
+        let take = || {
+            let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            // With the option, two processes could take a port on which nobody listens. It is
+            // needed for a moment where connections of an earlier process have not ended.
+            if socket.bind(listen).is_err() {
+                socket.set_reuseaddr(true)?;
+                socket.bind(listen)?;
+                socket.set_reuseaddr(false)?;
+            }
+            Ok(Self { socket, listen })
+        };
+        take().map_err(|error| unusable(listen, &error))
+    }
+
+    /// Lets clients connect.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(crate) fn listen(self) -> anyhow::Result<TcpListener> {
+        let Self { socket, listen } = self;
+        // Connections inherit it: the next process can take the port before they have ended.
+        let listening = socket.set_reuseaddr(true).and_then(|()| socket.listen(BACKLOG));
+        listening.map_err(|error| unusable(listen, &error))
+    }
+}
+
+fn unusable(listen: SocketAddr, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => anyhow::anyhow!(
             "address {listen} is in use: stop the program that has it, or choose another"
         ),
         _ => anyhow::anyhow!("address {listen} cannot be listened on: {error}"),
-    })
+    }
 }
 
 /// Bounds of a server.
@@ -318,7 +357,8 @@ mod tests {
 
     /// A server of three connections.
     async fn start() -> SocketAddr {
-        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let listener =
+            Reserved::new(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().listen().unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().fallback(async || "here");
         let bounds = Bounds { connections_max: 3, unknown_calls_max: 3 };
@@ -359,6 +399,27 @@ mod tests {
             let mut all = Vec::new();
             let ended = timeout(2 * IDLE_MAX, stream.read_to_end(&mut all)).await;
             assert!(ended.is_ok(), "still open after {said:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reserved_port_refuses_connections_and_no_other_process_gets_it() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for round in 0..2 {
+            let reserved = Reserved::new(free).unwrap();
+            let refused = TcpStream::connect(free).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "round {round}");
+            for other in [free, ([0, 0, 0, 0], free.port()).into()] {
+                let line = Reserved::new(other).unwrap_err().to_string();
+                assert!(line.contains("is in use: stop the program"), "{line}");
+            }
+            assert!(std::net::TcpListener::bind(free).is_err(), "another program");
+            let listener = reserved.listen().unwrap();
+            let (client, accepted) = tokio::join!(TcpStream::connect(free), listener.accept());
+            assert!(Reserved::new(free).is_err());
+            // The end that closes first keeps its port for a minute.
+            drop(accepted);
+            drop((client, listener));
         }
     }
 }

@@ -1,5 +1,8 @@
 //! What an operator sees of the coordinators of a cluster, and what a start that cannot work says.
 
+use std::net::{TcpListener, TcpStream};
+
+use memtape_tests::cluster::free_port;
 use memtape_tests::processes::{signal, wait_for};
 
 use super::on_bucket::{OnBucket, PATIENCE};
@@ -44,4 +47,34 @@ fn an_operator_sees_who_owns_what_it_costs_and_who_waits() {
     signal(third.id(), libc::SIGTERM);
     assert_eq!(third.end(PATIENCE).0, Some(0));
     assert_eq!(waiting(&rig), [""; 0], "it ended in order");
+}
+
+/// The line of a start that ends at once, and leaves the owner alone.
+fn refused(rig: &OnBucket, member: usize, arguments: &[&str]) -> String {
+    let (status, said) = rig.coordinator(member, arguments).end(PATIENCE);
+    assert_eq!((status, said.len()), (Some(1), 1), "{said:#?}");
+    said.into_iter().next().expect("a line")
+}
+
+#[test]
+fn a_start_whose_port_is_in_use_ends_at_once() {
+    let rig = OnBucket::in_folder(3);
+    let mut first = rig.coordinator(0, &[]);
+    first.line_with("listening", PATIENCE);
+    let mut second = rig.coordinator(1, &[]);
+    second.line_with("waiting: http://127.0.0.1:", PATIENCE);
+    assert!(TcpStream::connect(rig.address(1).trim_start_matches("http://")).is_err());
+    // That of the owner, of a coordinator that waits, and of another program.
+    let address = rig.address(2);
+    let other = TcpListener::bind(address.trim_start_matches("http://")).expect("a free port");
+    for member in 0..3 {
+        let line = refused(&rig, member, &[]);
+        assert!(line.contains("is in use: stop the program that has it"), "{line}");
+    }
+    drop(other);
+    let health = format!("127.0.0.1:{}", free_port());
+    let _other = TcpListener::bind(&health).expect("a free port");
+    let line = refused(&rig, 2, &["--health-listen", &health]);
+    assert!(line.contains(&format!("address {health} is in use")), "{line}");
+    assert!(rig.ask(0, &["cluster"]).is_some());
 }
