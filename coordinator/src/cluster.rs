@@ -31,8 +31,10 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 
+use crate::access::Door;
 use crate::cluster::waiting::Announcement;
 use crate::config::Config;
+use crate::http::gather::own_address;
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes::api::is_name;
 #[cfg(feature = "kubernetes")]
@@ -433,6 +435,12 @@ impl OwnedShard {
     ) -> impl Future<Output = ()> + Send + use<> {
         let (shard, shards) = (self.members.own(), self.members.shards());
         tables::keep((self.bucket.clone(), JobsShard { shard, shards }), store, every, counters)
+    }
+
+    /// Asks the URL of this coordinator until it leads to it. The coordinator must listen.
+    pub(crate) fn watch_address(&self, door: Arc<Door>) -> impl Future<Output = ()> + Send + use<> {
+        let url = self.members.url(self.members.own());
+        own_address::watch(door, url, self.members.standing().clone())
     }
 
     /// May another coordinator have claimed the hint by now?

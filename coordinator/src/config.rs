@@ -321,7 +321,7 @@ impl Config {
     }
 
     /// What is wrong with the URL that the other coordinators of a cluster get.
-    fn rules_of_address(&self) -> [(bool, &'static str); 4] {
+    fn rules_of_address(&self) -> [(bool, &'static str); 5] {
         let address = self.cluster_address.as_deref().and_then(Address::parse);
         // The port may be one that the kernel chooses.
         let own = format!("http://{}", SocketAddr::new(self.listen.ip(), 1));
@@ -343,6 +343,10 @@ impl Config {
             (
                 address.is_some_and(|address| !address.is_https) && self.tls_dir.is_some(),
                 "--cluster-address must begin with https://: --tls-dir gives this port TLS",
+            ),
+            (
+                address.is_some_and(|address| address.is_https) && self.tls_dir.is_none(),
+                "--cluster-address must begin with http://: without --tls-dir this port has no TLS",
             ),
             (
                 address.is_some_and(Address::is_loopback) && !self.listen.ip().is_loopback(),
@@ -394,6 +398,7 @@ mod tests {
             check_address(all, url, true, &["such as https://one:7771"]);
         }
         check_address(all, "http://one:7771", true, &["must begin with https://"]);
+        check_address(all, "https://one:7771", false, &["must begin with http://"]);
         check_address(own, "http://0.0.0.0:7771", false, &["all interfaces"]);
         check_address(all, "http://[::]:7771", false, &["all interfaces"]);
         for url in ["http://127.0.0.1:7771", "http://localhost:7771", "http://[::1]:7771"] {

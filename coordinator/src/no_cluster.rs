@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memtape_store::{Loaded, Recovery, Store};
 
+use crate::access::Door;
 use crate::config::Config;
 use crate::members::Members;
 use crate::state::counters::Counters;
@@ -32,6 +33,10 @@ impl OwnedShard {
     }
 
     pub(crate) fn keep_tables(&self, _: Store, _: Duration, _: Arc<Counters>) -> Ready<()> {
+        match *self {}
+    }
+
+    pub(crate) fn watch_address(&self, _: Arc<Door>) -> Ready<()> {
         match *self {}
     }
 

@@ -161,6 +161,7 @@ async fn serve(
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     door.note_roles("use roles").await;
     beside.spawn(door.clone().follow());
+    let own_address = shard.as_ref().map(|shard| shard.watch_address(door.clone()));
     if let (Some(shard), Some(every)) = (&shard, config.cluster_tables_every) {
         beside.spawn(shard.keep_tables(store.clone(), every, counters.clone()));
     }
@@ -173,6 +174,9 @@ async fn serve(
     let bounds = Bounds::within(&memory);
     let serving = server::serve(listener, router, bounds, Some(door), counters, stops);
     let serving = tokio::spawn(serving);
+    if let Some(watching) = own_address {
+        beside.spawn(watching);
+    }
 
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data, "listening on {scheme}://{address}");

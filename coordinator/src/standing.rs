@@ -45,6 +45,8 @@ struct Inner {
     requests: Counting,
     watch: Mutex<RequestWatch>,
     seen: Mutex<Seen>,
+    /// What is wrong with its URL; empty where nothing is known to be.
+    address_problem: Mutex<String>,
 }
 
 /// Tells the requests so far.
@@ -92,8 +94,8 @@ impl Standing {
     ) -> Self {
         let seen = Seen { signs: vec![None; shards], ..Seen::default() };
         let requests = Counting(Box::new(requests));
-        let (watch, seen) = (Mutex::default(), Mutex::new(seen));
-        Self(Some(Arc::new(Inner { name, claim, requests, watch, seen })))
+        let (watch, seen, address_problem) = (Mutex::default(), Mutex::new(seen), Mutex::default());
+        Self(Some(Arc::new(Inner { name, claim, requests, watch, seen, address_problem })))
     }
 
     /// Notes the requests so far, for the rate of the last minute.
@@ -121,6 +123,19 @@ impl Standing {
         }
     }
 
+    /// Notes what is wrong with the URL of this coordinator; nothing, where it is empty.
+    pub(crate) fn note_address(&self, problem: String) {
+        if let Some(inner) = &self.0 {
+            *lock(&inner.address_problem) = problem;
+        }
+    }
+
+    /// A mark of the process, which does not tell its name; none without a cluster.
+    pub(crate) fn mark(&self) -> Option<String> {
+        let inner = self.0.as_ref()?;
+        Some(blake3::hash(inner.name.as_bytes()).to_hex()[..16].to_string())
+    }
+
     /// Notes that it cannot be read who waits.
     pub(crate) fn miss_waiting(&self, why: String) {
         if let Some(inner) = &self.0 {
@@ -143,6 +158,7 @@ impl Standing {
             epoch: inner.claim.epoch.load(Relaxed),
             sign_of_life_age_ns: Some(inner.claim.age_ns()),
             requests: rates.map(shown),
+            address_problem: lock(&inner.address_problem).clone(),
             ..shard
         }
     }

@@ -3,6 +3,7 @@
 use memtape_proto::api::{BucketRequests, Cluster, MissingShard, Shard, WaitingCoordinator};
 
 use crate::clock::age;
+use crate::output::clean;
 use crate::render::palette::Meaning;
 use crate::render::table::{Cell, Table};
 use crate::render::units::{duration, plural};
@@ -28,6 +29,10 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
         .column_if_any(">PUT/s", |of| rate(of, |of| of.puts_per_second, 1))
         .column_if_any(">$/day", |of| rate(of, |of| of.dollars_per_day, 2));
     let mut text = answered.text_or("no shard");
+    for shard in cluster.shards.iter().filter(|shard| !shard.address_problem.is_empty()) {
+        let line = format!("shard {}: {}", shard.shard, clean(&shard.address_problem));
+        text += &format!("{}\n", Meaning::Bad.paint(&line));
+    }
     let requests: Vec<&BucketRequests> =
         cluster.shards.iter().filter_map(|shard| shard.requests.as_ref()).collect();
     if let Some(priced) = requests.first() {
@@ -109,6 +114,7 @@ mod tests {
             sign_of_life_age_ns: Some(400_000_000),
             lag_ns: 25_000_000_000,
             requests,
+            address_problem: String::new(),
         }
     }
 
@@ -146,6 +152,9 @@ mod tests {
     #[test]
     fn a_coordinator_without_a_cluster_shows_its_lag_and_no_requests() {
         let alone = Shard { version: "0.2.0".to_string(), ..Shard::default() };
+        let astray = Shard { address_problem: "it leads elsewhere".to_string(), ..alone.clone() };
+        let shown = lines(&Cluster { shards: vec![astray], ..Cluster::default() });
+        assert_eq!(shown[2], "shard 0: it leads elsewhere");
         let lines = lines(&Cluster { shards: vec![alone], ..Cluster::default() });
         assert_eq!(lines[0], "SHARD OWNER OWNED SINCE VERSION LAG");
         assert_eq!(lines.len(), 2, "{lines:#?}");

@@ -17,6 +17,7 @@
 //! than the own one is refused: its sender knew an owner from before. This file reads no state.
 
 mod lists;
+pub(crate) mod own_address;
 mod owners;
 mod reach;
 #[cfg(test)]

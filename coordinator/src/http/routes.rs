@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
@@ -43,6 +43,9 @@ const READY_EVERY_NS: u64 = 1_000_000_000;
 
 /// Memory of the metrics of one rank, as values and as text.
 const RANK_METRICS_BYTES: u64 = 8 << 10;
+
+/// Header of `/healthz` with the mark of an owner's process.
+pub(super) const MARK: HeaderName = HeaderName::from_static("memtape-mark");
 
 /// Path of the OpenAPI document.
 const DOCUMENT: &str = "/api/v1/openapi.json";
@@ -81,7 +84,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path has other methods")
         })
-        .route("/healthz", get(async || "ok"))
+        .route("/healthz", get(healthy))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics_text))
         .merge(page::router())
@@ -92,6 +95,13 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         .layer(middleware::from_fn_with_state(site, Site::admit))
         .layer(middleware::from_fn(add_headers))
         .with_state(api)
+}
+
+/// The process runs. In a cluster it says which one it is.
+async fn healthy(State(api): State<Api>) -> Response {
+    let mark = api.members.standing().mark();
+    let mark = mark.and_then(|mark| HeaderValue::from_str(&mark).ok());
+    (HeaderMap::from_iter(mark.map(|mark| (MARK, mark))), "ok").into_response()
 }
 
 /// The routes with the answers of the whole cluster.

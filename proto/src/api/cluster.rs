@@ -57,6 +57,8 @@ pub struct Shard {
     /// Requests of its owner to the bucket in the last minute; none in the first second, and where
     /// the coordinator is in no cluster.
     pub requests: Option<BucketRequests>,
+    /// Why the URL of its owner does not lead to it, in a sentence; empty where it does.
+    pub address_problem: String,
     /// Version of its owner's program.
     pub version: String,
     /// Since when this coordinator owns it, in nanoseconds of Unix time.

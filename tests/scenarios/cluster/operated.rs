@@ -78,3 +78,18 @@ fn a_start_whose_port_is_in_use_ends_at_once() {
     assert!(line.contains(&format!("address {health} is in use")), "{line}");
     assert!(rig.ask(0, &["cluster"]).is_some());
 }
+
+#[test]
+fn an_address_that_does_not_lead_to_its_coordinator_is_named() {
+    let rig = OnBucket::in_folder(2);
+    let dead = rig.address(1);
+    let mut first = rig.coordinator(0, &["--cluster-address", &dead]);
+    let said = first.line_with("does not lead to it", PATIENCE);
+    assert!(said.contains(&dead) && said.contains("nothing answers there"), "{said}");
+    let cluster = wait_for("the problem is shown", PATIENCE, || {
+        let cluster = rig.ask(0, &["cluster"])?;
+        (cluster["shards"][0]["address_problem"] != "").then_some(cluster)
+    });
+    let problem = cluster["shards"][0]["address_problem"].as_str().expect("a line");
+    assert!(said.contains(problem), "{problem}");
+}

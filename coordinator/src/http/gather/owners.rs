@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::access::Door;
 use crate::http::asking::token;
 use crate::http::request::Api;
+use crate::http::routes::MARK;
 use crate::state::counters::{Counters, Loss};
 
 /// Marks a request of another coordinator, with the shard that it is about. It is answered for that
@@ -155,6 +156,24 @@ impl Owners {
         }
         let length = answer.content_length();
         Ok(Answered { answer, length, deadline })
+    }
+
+    /// The mark of the coordinator at a URL; none where something else answers. Sends no token.
+    ///
+    /// # Errors
+    /// Nothing answers.
+    pub(super) async fn mark(
+        &self,
+        url: &str,
+        deadline: Deadline,
+    ) -> Result<Option<String>, Absent> {
+        let request = self.client()?.get(format!("{url}/healthz")).send();
+        let answer = deadline.of(request).await?.map_err(|error| {
+            tracing::debug!("{url} cannot be asked: {error}");
+            Absent::Unreachable
+        })?;
+        let mark = answer.headers().get(MARK).and_then(|mark| mark.to_str().ok());
+        Ok(mark.map(String::from))
     }
 
     /// The client, made again where the certificates were replaced.

@@ -6,6 +6,7 @@ use memtape_core::traffic::RequestCounts;
 use memtape_core::waiting::WaitingNote;
 
 use super::*;
+use crate::http::gather::own_address::{self, Astray};
 use crate::standing::{Claim, Sign, Waiting};
 
 /// The standing of an owner of three shards, whose requests are 20 more each time.
@@ -81,4 +82,36 @@ async fn owners_say_their_standing_and_who_waits() {
     assert!(has("memtape_bucket_requests_total{kind=\"put\"} "), "{metrics}");
     assert!(has("memtape_bucket_requests_total{kind=\"list\"} 3"), "{metrics}");
     assert!(has("memtape_store_lag_seconds "), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_leads_elsewhere_is_seen() {
+    let mut ports = Ports::of(4, "http").await;
+    ports.standings[..2].clone_from_slice(&["9-a", "9-b"].map(|name| standing(name, 1)));
+    let api = ports.start(0, None, None);
+    ports.start(1, None, None);
+    // Without a standing, as one with a data folder.
+    ports.start(2, None, None);
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let own = ports.standings[0].clone();
+    let owners = Owners::new(api.door.clone(), IDLE_MAX);
+    for (url, expected) in [
+        (ports.url(0), Ok(())),
+        (ports.url(1), Err(Astray::OtherCoordinator)),
+        (ports.url(2), Err(Astray::Stranger)),
+        (format!("http://{gone}"), Err(Astray::Unreachable)),
+        (ports.url(0).replace("http:", "https:"), Err(Astray::Unreachable)),
+    ] {
+        assert_eq!(own_address::ask(&owners, &url, &own).await, expected, "{url}");
+    }
+    tokio::spawn(own_address::watch(api.door.clone(), ports.url(1), own));
+    loop {
+        let cluster = ask(http().get(format!("{}/api/v1/cluster", ports.url(0)))).await.2;
+        let problem = cluster["shards"][0]["address_problem"].as_str().unwrap();
+        if problem.starts_with(&ports.url(1)) {
+            assert!(problem.contains("another coordinator answers there"), "{problem}");
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
 }
