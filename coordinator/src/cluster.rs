@@ -40,7 +40,7 @@ use crate::kubernetes::api::is_name;
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes::lease::{Lease, Leases};
 use crate::members::{Members, Owners};
-use crate::standing::{Claim, Sign, Standing};
+use crate::standing::{Claim, REPLACED, Sign, Standing};
 use crate::state::counters::Counters;
 use crate::tables;
 
@@ -487,6 +487,12 @@ impl Ownership {
         }
     }
 
+    /// Did another coordinator claim the hint or take the shard?
+    pub(crate) fn is_lost(&self) -> bool {
+        let end = self.shard.shard.durable().now().end;
+        self.renewing.is_finished() || end == Some(ShardError::Taken)
+    }
+
     /// Gives the shard up, so that the next owner replays nothing and waits for nothing. The store
     /// must be closed.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
@@ -499,7 +505,11 @@ impl Ownership {
         let Some(shard) = Arc::into_inner(shard.shard) else { bail!("the shard is still in use") };
         let closed = shard.close(CLOSE_TIME).await;
         renewing.abort();
-        closed.map_err(|why| anyhow::anyhow!("the shard could not be closed in order: {why}"))?;
+        match closed {
+            Ok(()) => {}
+            Err(ShardError::Taken) => bail!(REPLACED),
+            Err(why) => bail!("the shard could not be closed in order: {why}"),
+        }
         if let Some((owner, version)) = hint.read().await?
             && owner.process == process
         {

@@ -58,6 +58,10 @@ impl Ownership {
         match *self {}
     }
 
+    pub(crate) fn is_lost(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) async fn lost(&mut self) {
         match *self {}
     }

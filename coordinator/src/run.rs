@@ -35,6 +35,7 @@ use crate::memory;
 use crate::quota::Quotas;
 use crate::restart::RestartConfig;
 use crate::restart::proving::Prover;
+use crate::standing::REPLACED;
 use crate::state::counters::Counters;
 use crate::state::jobs::agents::AgentRefused;
 use crate::state::restored::Restored;
@@ -103,7 +104,8 @@ pub async fn run(
     };
     let served = serve(config, port, (shard, beside), ends, on_bound).await;
     match owned {
-        Some(_) if is_lost => bail!("another coordinator owns the cluster: start this one again"),
+        // Whatever failed then failed because of that.
+        Some(owned) if is_lost || owned.is_lost() => bail!(REPLACED),
         Some(owned) => served.and(owned.close().await),
         None => served,
     }

@@ -17,6 +17,9 @@ use memtape_core::waiting::WaitingNote;
 use memtape_disk::clock;
 use memtape_proto::api::{BucketRequests, MissingShard, Shard, WaitingCoordinator};
 
+/// The end of a coordinator whose shard another one took.
+pub(crate) const REPLACED: &str = "another coordinator owns the cluster: start this one again";
+
 /// A claimed sign of life.
 #[derive(Debug, Default)]
 pub(crate) struct Claim {

@@ -14,6 +14,8 @@ use crate::blobs::environment;
 #[cfg(feature = "cluster")]
 use crate::cluster::counting::{Counted, Requests};
 use crate::error::{During, Error, Result};
+#[cfg(feature = "cluster")]
+use crate::folder;
 
 /// Time limit of one attempt at a request. `AWS_TIMEOUT` overrides it.
 const REQUEST_TIME: &str = "60 seconds";
@@ -69,7 +71,7 @@ impl Bucket {
         let url = &self.url;
         match error {
             error if url.starts_with("file:") => {
-                Error::io(format!("{url} cannot be used: {}", Error::from(error)))
+                Error::io(format!("{url} cannot be used: {}", folder::reason(error)))
             }
             // An object that may be absent is no error where it is read.
             ObjectError::NotFound { .. } => Error::foreign(format!(
@@ -108,12 +110,11 @@ impl Bucket {
     /// The URL is none of a bucket, or a variable makes no sense.
     pub fn new(url: &str, settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Self> {
         #[cfg(feature = "cluster")]
-        if let Some(path) = url.strip_prefix("file://").filter(|path| path.starts_with('/')) {
+        if let Some(path) = folder::path(url)? {
             let prefix = Path::from_absolute_path(path).map_err(|_| {
                 Error::foreign(format!("{url} cannot be used: name another folder"))
             })?;
-            let objects = Arc::new(crate::folder::Folder::new());
-            return Ok(Self::counted(objects, prefix, url, None));
+            return Ok(Self::counted(Arc::new(folder::Folder::new()), prefix, url, None));
         }
         let (bucket, prefix) = parse(url).ok_or_else(|| {
             Error::foreign(format!(

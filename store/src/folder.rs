@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 
 use async_trait::async_trait;
@@ -24,6 +25,43 @@ use tokio_stream::Stream;
 
 /// A stream as `object_store` hands it out.
 type Parts<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T>> + Send>>;
+
+/// The path in a URL `file:///PATH`; none in another URL.
+///
+/// # Errors
+/// There is no path.
+pub(crate) fn path(url: &str) -> crate::error::Result<Option<&str>> {
+    // Slashes at the end may have been taken off.
+    let Some(rest) = url.strip_prefix("file:") else { return Ok(None) };
+    if rest.chars().all(|letter| matches!(letter, '/' | '.')) {
+        let line = "file:/// names no folder: write file:///PATH, with the path of a folder";
+        return Err(crate::error::Error::foreign(line));
+    }
+    Ok(rest.strip_prefix("//").filter(|path| path.starts_with('/')))
+}
+
+/// Why a folder cannot be used, and what to do.
+pub(crate) fn reason(error: Error) -> String {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(of) = cause {
+        if let Some(of) = of.downcast_ref::<io::Error>() {
+            return match of.kind() {
+                ErrorKind::NotADirectory => "it is a file, or lies in one: name a folder".into(),
+                ErrorKind::PermissionDenied => {
+                    "this user may not read and write it: check its owner and its mode".into()
+                }
+                ErrorKind::ReadOnlyFilesystem => "its file system is read-only".into(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    "its disk is full: make room, then start again".into()
+                }
+                ErrorKind::NotFound => "it cannot be made: check its path".into(),
+                _ => of.to_string(),
+            };
+        }
+        cause = of.source();
+    }
+    crate::error::Error::from(error).to_string()
+}
 
 /// The file system as objects: each path is one from its root.
 #[derive(Debug)]
@@ -113,5 +151,36 @@ impl ObjectStore for Folder {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.objects.copy_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_without_a_folder_is_refused() {
+        for url in ["file:", "file:/", "file://", "file:///", "file:///..", "file:////./"] {
+            let line = path(url).unwrap_err().to_string();
+            assert!(line.starts_with("file:/// names no folder"), "{url}: {line}");
+        }
+        let others = [("file:///a", Some("/a")), ("file://a", None), ("s3://a/b", None)];
+        for (url, expected) in others {
+            assert_eq!(path(url).unwrap(), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_used_is_a_plain_line() {
+        for (kind, expected) in [
+            (ErrorKind::NotADirectory, "it is a file, or lies in one: name a folder"),
+            (ErrorKind::PermissionDenied, "this user may not read and write it"),
+            (ErrorKind::NotFound, "it cannot be made: check its path"),
+        ] {
+            // As the library wraps it.
+            let source = Error::Generic { store: "inner", source: io::Error::from(kind).into() };
+            let line = reason(Error::Generic { store: "outer", source: source.into() });
+            assert!(line.starts_with(expected), "{line}");
+        }
     }
 }

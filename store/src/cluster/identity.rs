@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use memtape_core::cluster::{FORMAT, Identity, Version, may_open};
 use memtape_disk::clock;
+use memtape_disk::real::RealDisk;
 use object_store::path::Path;
 use object_store::{Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 use ring::rand::SecureRandom as _;
@@ -18,6 +19,7 @@ use tokio_stream::StreamExt as _;
 use crate::bucket::{Bucket, parse};
 use crate::cluster::proof::{self, prove};
 use crate::error::{Error, Kind, Result};
+use crate::recovery::format::{self, Whose};
 
 /// The object at the prefix.
 const NAME: &str = "memtape-cluster";
@@ -204,11 +206,26 @@ async fn is_free(bucket: &Bucket) -> Result<Option<Identity>> {
         if let Some((made, _)) = read(bucket).await? {
             return Ok(Some(made));
         }
+        if is_data_folder(bucket) {
+            let dir = url.trim_start_matches("file://");
+            return Err(Error::foreign(format!(
+                "{url} is the data folder of a coordinator: name another folder, and move the \
+                 store there with memtape store move {dir} URL"
+            )));
+        }
         return Err(Error::foreign(format!(
             "{url} holds {object}, and no cluster: choose an empty prefix"
         )));
     }
     Ok(None)
+}
+
+/// Is the prefix a folder of this machine with the store of a coordinator without a cluster?
+fn is_data_folder(bucket: &Bucket) -> bool {
+    let folder = bucket.url.starts_with("file:").then(|| format!("/{}", bucket.prefix));
+    folder.is_some_and(|folder| {
+        matches!(format::whose(&RealDisk::new(folder.as_ref())), Ok(Whose::Ours))
+    })
 }
 
 /// Why objects cannot be listed. An error of a list has no status; the removal of an object that

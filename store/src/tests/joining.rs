@@ -284,3 +284,29 @@ async fn a_proof_whose_answers_are_lost_refuses_no_good_bucket() {
     }
     assert_eq!(server.keys(), Vec::<String>::new());
 }
+
+/// Of a folder in the place of a bucket, for trying it out.
+#[tokio::test]
+async fn a_folder_that_can_be_no_cluster_is_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("file"), "").unwrap();
+    std::fs::create_dir(at("other")).unwrap();
+    std::fs::write(at("other/notes.txt"), "").unwrap();
+    let data = at("data");
+    tokio::task::spawn_blocking(move || drop(crate::Store::open(&data).unwrap())).await.unwrap();
+    for (name, expected) in [
+        ("file", "cannot be used: it is a file, or lies in one: name a folder"),
+        ("file/below", "cannot be used: it is a file, or lies in one: name a folder"),
+        ("data", "is the data folder of a coordinator: name another folder, and move the store"),
+        ("other", "and no cluster: choose an empty prefix"),
+    ] {
+        let url = format!("file://{}", at(name).display());
+        let bucket = Bucket::with_few_retries(&url, Vec::new()).unwrap();
+        let line = join(&bucket, "1", None).await.unwrap_err().to_string();
+        assert!(line.starts_with(&url) && line.contains(expected), "{line}");
+        assert!(!line.contains("LocalFileSystem") && !line.contains("os error"), "{line}");
+    }
+    let line = Bucket::with_few_retries("file:///", Vec::new()).unwrap_err().to_string();
+    assert!(line.starts_with("file:/// names no folder"), "{line}");
+}

@@ -93,3 +93,26 @@ fn an_address_that_does_not_lead_to_its_coordinator_is_named() {
     let problem = cluster["shards"][0]["address_problem"].as_str().expect("a line");
     assert!(said.contains(problem), "{problem}");
 }
+
+/// It was stopped while another one took over, and is to end when it goes on: its store and its
+/// shard cannot be closed any more.
+#[test]
+fn an_owner_that_was_replaced_ends_with_a_plain_line() {
+    let mut rig = OnBucket::in_folder(2);
+    let mut first = rig.coordinator(0, &[]);
+    first.line_with("listening", PATIENCE);
+    let mut second = rig.coordinator(1, &[]);
+    second.line_with("waiting: http://127.0.0.1:", PATIENCE);
+    rig.model(&["leaking"]);
+    wait_for("the job is known", PATIENCE, || rig.ask(0, &["jobs"])?["jobs"].get(0).cloned());
+    signal(first.id(), libc::SIGSTOP);
+    second.line_with("listening", PATIENCE);
+    signal(first.id(), libc::SIGTERM);
+    signal(first.id(), libc::SIGCONT);
+    let (status, said) = first.end(PATIENCE);
+    assert_eq!(status, Some(1), "{said:#?}");
+    let plain = "memtape: another coordinator owns the cluster: start this one again";
+    assert_eq!(said.last().map(String::as_str), Some(plain), "{said:#?}");
+    let is_trace = |line: &&String| line.contains("backtrace") || line.contains("panicked");
+    assert_eq!(said.iter().find(is_trace), None, "{said:#?}");
+}
