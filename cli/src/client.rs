@@ -10,7 +10,9 @@ mod unreachable;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use memtape_proto::api::{Capture, CaptureRequest, Incident, Index, Problem, RequestedCapture};
+use memtape_proto::api::{
+    Capture, CaptureRequest, Incident, Index, Problem, RequestedCapture, SHARD_HEADER,
+};
 use memtape_tls::TlsError;
 use memtape_tls::client::ClientTls;
 use memtape_tls::unreachable::Unreachable;
@@ -148,25 +150,28 @@ impl Client {
         self.bytes(self.http.get(self.url(&path)?))
     }
 
-    /// Hands over an answer of any length as it comes.
+    /// Hands over an answer of any length as it comes; which shard of several it is of, as
+    /// `shard 1 of 4`, if the coordinator says it.
     /// Fails as [`Self::get`] does, when `take` does, or when nothing comes for two minutes.
     pub(crate) fn download(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
         mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<String>> {
         let url = self.asked(path, query)?;
         self.runtime.block_on(async {
             let request = self.http.get(url).timeout(DOWNLOAD_TIME_MAX);
             let response = request.send().await.map_err(|error| self.explain(&error))?;
             let mut response = self.accepted(response).await?;
+            let part = response.headers().get(SHARD_HEADER).and_then(|part| part.to_str().ok());
+            let part = part.and_then(part_of_several);
             loop {
                 let more = tokio::time::timeout(ANSWER_TIME_MAX, response.chunk()).await;
                 let more = more.context("the coordinator sends nothing any more")?;
                 match more.map_err(|error| self.explain(&error))? {
                     Some(bytes) => take(&bytes)?,
-                    None => return Ok(()),
+                    None => return Ok(part),
                 }
             }
         })
@@ -282,6 +287,13 @@ impl Client {
     }
 }
 
+/// `shard 1 of 4` of `1/4`; none where there is one shard.
+fn part_of_several(header: &str) -> Option<String> {
+    let (shard, shards) = header.split_once('/')?;
+    let (shard, shards): (u16, u16) = (shard.parse().ok()?, shards.parse().ok()?);
+    (shards > 1).then(|| format!("shard {shard} of {shards}"))
+}
+
 /// Reads an answer.
 /// Fails when it has another shape.
 pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> anyhow::Result<T> {
@@ -317,6 +329,14 @@ mod tests {
         // The error is then that of the first; and one alone is not asked before.
         assert_eq!(chosen(&bases[1..2]).base(), bases[1]);
         assert_eq!(chosen(&bases[..2]).base(), bases[0]);
+    }
+
+    #[test]
+    fn a_download_says_which_shard_of_several_it_is_of() {
+        assert_eq!(part_of_several("1/4").as_deref(), Some("shard 1 of 4"));
+        for other in ["0/1", "", "1", "1/", "/4", "1/x", "-1/4", "1/4/2", "99999/4"] {
+            assert_eq!(part_of_several(other), None, "{other:?}");
+        }
     }
 
     #[test]

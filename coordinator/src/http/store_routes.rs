@@ -12,7 +12,8 @@ use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use memtape_core::access::Role;
-use memtape_proto::api::BackupQuery;
+use memtape_core::placement::JobsShard;
+use memtape_proto::api::{BackupQuery, SHARD_HEADER};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -35,8 +36,8 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/store/backup", about, backup)
 }
 
-/// The file of a backup, as it is made.
-struct Backup(Body);
+/// The file of a backup, as it is made, and its shard.
+struct Backup(Body, JobsShard);
 
 async fn backup(asking: Asking, query: QueryOf<BackupQuery>) -> Result<Backup, Problem> {
     asking.needs(Role::Admin)?;
@@ -60,7 +61,8 @@ async fn backup(asking: Asking, query: QueryOf<BackupQuery>) -> Result<Backup, P
     let point = taken.await.map_err(|_| Problem::stopping())?.map_err(Problem::broken)?;
     let (pieces, waiting) = mpsc::channel(PIECES_WAITING_MAX);
     asking.send(move || make(&store, &point, with, &pieces));
-    Ok(Backup(Body::from_stream(ReceiverStream::new(waiting))))
+    let part = JobsShard { shard: own, shards };
+    Ok(Backup(Body::from_stream(ReceiverStream::new(waiting)), part))
 }
 
 fn make(
@@ -93,6 +95,8 @@ impl Write for Pieces<'_> {
 
 impl IntoResponse for Backup {
     fn into_response(self) -> Response {
-        attachment("memtape.backup", TAR, self.0)
+        let Self(file, JobsShard { shard, shards }) = self;
+        let part = [(SHARD_HEADER, format!("{shard}/{shards}"))];
+        (part, attachment("memtape.backup", TAR, file)).into_response()
     }
 }

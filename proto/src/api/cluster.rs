@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Header of a backup: its shard and the number of shards, as in `1/4`.
+pub const SHARD_HEADER: &str = "memtape-shard";
+
 /// The shards whose owners answered, in order.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

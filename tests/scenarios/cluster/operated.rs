@@ -1,8 +1,10 @@
 //! What an operator sees of the coordinators of a cluster, and what a start that cannot work says.
 
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 
 use memtape_tests::cluster::free_port;
+use memtape_tests::memtape;
 use memtape_tests::processes::{signal, wait_for};
 
 use super::on_bucket::{OnBucket, PATIENCE};
@@ -92,6 +94,44 @@ fn an_address_that_does_not_lead_to_its_coordinator_is_named() {
     });
     let problem = cluster["shards"][0]["address_problem"].as_str().expect("a line");
     assert!(said.contains(problem), "{problem}");
+}
+
+/// Of two shards, each is asked for at the coordinator of the first.
+#[test]
+fn a_backup_of_each_shard_is_made_anywhere() {
+    let rig = OnBucket::in_folder(2);
+    let shards = ["--cluster-shards", "2"];
+    let mut owners = [0, 1].map(|member| rig.coordinator(member, &shards));
+    for owner in &mut owners {
+        owner.line_with("listening", PATIENCE);
+    }
+    let own = wait_for("both owners are known", PATIENCE, || {
+        let shards = rig.ask(0, &["cluster"])?["shards"].take();
+        let shards = shards.as_array().filter(|shards| shards.len() == 2)?.clone();
+        shards.iter().position(|of| of["owner"] == rig.address(0))
+    });
+    let backup = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(memtape());
+        command.args(["--coordinator", &rig.address(0), "store", "backup"]).args(arguments);
+        let file = rig.scratch.path().join(name);
+        let output = command.arg(&file).output().expect("memtape runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The header has the id of the store.
+        let text = String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
+        let id = text.split("\"store\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        (output.status.code(), said, id.map(String::from))
+    };
+    let (status, said, asked) = backup("asked", &[]);
+    assert!(status == Some(0) && said.contains(&format!("shard {own} of 2: ")), "{said}");
+    let of = [("0", "first"), ("1", "second")].map(|(shard, name)| {
+        let (status, said, of) = backup(name, &["--shard", shard]);
+        assert_eq!((status, said.as_str()), (Some(0), ""));
+        of.expect("an id")
+    });
+    assert_ne!(of[0], of[1]);
+    assert_eq!(asked.as_ref(), of.get(own));
+    let (status, said, _) = backup("none", &["--shard", "2"]);
+    assert!(status == Some(1) && said.contains("there is no shard 2 here"), "{said}");
 }
 
 /// It was stopped while another one took over, and is to end when it goes on: its store and its

@@ -71,6 +71,9 @@ pub(crate) struct BackupArgs {
     /// The data folder of a coordinator that is not running [default: ask the running one].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
+    /// The shard of a cluster [default: that of the coordinator that is asked].
+    #[arg(long, value_name = "N", conflicts_with = "dir")]
+    pub(crate) shard: Option<u16>,
     /// Leave the snapshots of captures out, which are most of the bytes.
     #[arg(long)]
     pub(crate) without_snapshots: bool,
@@ -187,18 +190,21 @@ fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
     aside.push(".part");
     let aside = PathBuf::from(aside);
     let file = make_aside(&aside)?;
-    let made = write_backup(args, globals, None, &aside, file);
+    let made = write_backup(args, globals, &aside, file);
     if made.is_err() {
         // It is no backup, and says so by its name, if it cannot be removed.
         let _ = std::fs::remove_file(&aside);
     }
-    let contents = made?;
+    let (contents, part) = made?;
     // Unlike a rename, it never replaces a file.
     std::fs::hard_link(&aside, &args.file)
         .with_context(|| format!("{} cannot be called {shown}", aside.display()))?;
     std::fs::remove_file(&aside)?;
     let folder = args.file.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    if let Some(part) = part.filter(|_| args.shard.is_none()) {
+        eprintln!("memtape: the backup is of {part}: --shard names another one");
+    }
     globals.say(&contents, || described(&contents, &format!("the backup is in {shown}")))
 }
 
@@ -215,13 +221,14 @@ fn make_aside(aside: &Path) -> anyhow::Result<File> {
     }
 }
 
+/// Writes the backup; what it holds, and which shard of several it is of, if that is said.
 fn write_backup(
     args: &BackupArgs,
     globals: &Globals,
-    shard: Option<&str>,
     aside: &Path,
     mut file: File,
-) -> anyhow::Result<BackupContents> {
+) -> anyhow::Result<(BackupContents, Option<String>)> {
+    let mut part = None;
     let unwritten = || format!("{} cannot be written", aside.display());
     if let Some(dir) = &args.dir {
         let with = match args.without_snapshots {
@@ -232,15 +239,16 @@ fn write_backup(
     } else {
         let snapshots = if args.without_snapshots { "false" } else { "true" };
         let path = ["store", "backup"];
+        let shard = args.shard.map(|shard| shard.to_string());
         let mut query = vec![("snapshots", snapshots)];
-        query.extend(shard.map(|shard| ("shard", shard)));
-        globals
+        query.extend(shard.iter().map(|shard| ("shard", shard.as_str())));
+        part = globals
             .client()?
             .download(&path, &query, |bytes| file.write_all(bytes).with_context(unwritten))?;
     }
     file.sync_all().with_context(unwritten)?;
     // What is on the disk counts, not what was sent.
-    Ok(check_backup(aside)?)
+    Ok((check_backup(aside)?, part))
 }
 
 /// What a backup holds, and what it lacks.
@@ -364,10 +372,10 @@ fn add_shards(
     }
     for shard in asked {
         let backup = scratch.join("backup");
-        let of = BackupArgs { file: backup, dir: args.dir.clone(), without_snapshots: true };
+        let dir = args.dir.clone();
+        let of = BackupArgs { file: backup, dir, shard, without_snapshots: true };
         let file = make_aside(&of.file)?;
-        let number = shard.map(|shard| shard.to_string());
-        let written = write_backup(&of, globals, number.as_deref(), &of.file, file);
+        let written = write_backup(&of, globals, &of.file, file);
         match (written, shard) {
             (Ok(_), shard) => {
                 let shards = u16::try_from(shards.max(1)).unwrap_or(u16::MAX);

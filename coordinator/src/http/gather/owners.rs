@@ -16,6 +16,7 @@ use axum::response::Response;
 use http_body_util::BodyExt as _;
 use memtape_core::limits::CONNECTION_IDLE_SECONDS_MAX;
 use memtape_core::placement::Address;
+use memtape_proto::api::SHARD_HEADER;
 use tokio::time::{Instant, timeout_at};
 
 use crate::access::Door;
@@ -36,11 +37,12 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 const POOLED_MAX: Duration = Duration::from_secs(CONNECTION_IDLE_SECONDS_MAX / 2);
 
 /// What is passed on of an answer, beside its status.
-const PASSED_ON: [HeaderName; 4] = [
+const PASSED_ON: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
     header::CONTENT_DISPOSITION,
     header::RETRY_AFTER,
+    HeaderName::from_static(SHARD_HEADER),
 ];
 
 /// Why a shard did not answer.

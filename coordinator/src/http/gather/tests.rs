@@ -424,16 +424,19 @@ async fn a_backup_is_that_of_the_shard_that_is_asked_for() {
     let backup = async |at: usize, query: &str| {
         let url = format!("{}/api/v1/store/backup{query}", ports.url(at));
         let answer = http().get(url).send().await.unwrap();
+        let part = answer.headers().get("memtape-shard").map(|part| part.to_str().unwrap());
+        let part = part.unwrap_or_default().to_string();
         let (status, content) = (answer.status().as_u16(), answer.bytes().await.unwrap());
         let content = String::from_utf8_lossy(&content).into_owned();
         // The header at its end has the id of the store.
-        (status, stores.iter().position(|id| content.contains(*id)), content)
+        (status, (stores.iter().position(|id| content.contains(*id)), part), content)
     };
     for at in [0, 1] {
-        assert_eq!(backup(at, "?snapshots=false").await.1, Some(at));
+        let said = |shard: usize| (Some(shard), format!("{shard}/3"));
+        assert_eq!(backup(at, "?snapshots=false").await.1, said(at));
         for shard in [0, 1] {
             let (status, of, _) = backup(at, &format!("?snapshots=false&shard={shard}")).await;
-            assert_eq!((status, of), (200, Some(shard)), "asked at {at}");
+            assert_eq!((status, of), (200, said(shard)), "asked at {at}");
         }
     }
     ports.set(2, "");
