@@ -4,8 +4,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use memtape_tests::cluster::free_port;
-use memtape_tests::memtape;
-use memtape_tests::processes::{signal, wait_for};
+use memtape_tests::processes::{Process, signal, wait_for};
+use memtape_tests::{memtape, root};
 
 use super::on_bucket::{OnBucket, PATIENCE};
 
@@ -155,4 +155,23 @@ fn an_owner_that_was_replaced_ends_with_a_plain_line() {
     assert_eq!(said.last().map(String::as_str), Some(plain), "{said:#?}");
     let is_trace = |line: &&String| line.contains("backtrace") || line.contains("panicked");
     assert_eq!(said.iter().find(is_trace), None, "{said:#?}");
+}
+
+#[test]
+fn the_ranks_of_the_readme_are_watched_by_ones_own_coordinators() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("the README");
+    let line = readme.lines().find(|line| line.contains("memtape demo-rank")).expect("the line");
+    let mut rig = OnBucket::in_folder(2);
+    let mut first = rig.coordinator(0, &[]);
+    first.line_with("listening", PATIENCE);
+    let second = rig.coordinator(1, &[]);
+    let tapes = rig.start_agent();
+    let binaries = memtape().parent().expect("a folder").display().to_string();
+    let path = format!("{binaries}:{}", std::env::var("PATH").unwrap_or_default());
+    let mut ranks = Command::new("sh");
+    ranks.args(["-c", &format!("{line}; wait")]).env("PATH", path).env("MEMTAPE_DIR", tapes);
+    rig.jobs.push(Process::start(&mut ranks));
+    let incident = wait_for("an incident", PATIENCE, || rig.diagnosed(0, "try"));
+    assert_eq!((&incident["rank"], &incident["class"]), (&2.into(), &"leak".into()));
+    drop((first, second));
 }
