@@ -163,9 +163,8 @@ async fn serve(
     let scheme = if door.tls().is_some() { "https" } else { "http" };
     door.note_roles("use roles").await;
     beside.spawn(door.clone().follow());
-    let own_address = shard.as_ref().map(|shard| shard.watch_address(door.clone()));
-    if let (Some(shard), Some(every)) = (&shard, config.cluster_tables_every) {
-        beside.spawn(shard.keep_tables(store.clone(), every, counters.clone()));
+    if let Some(shard) = &shard {
+        keep_shard(shard, config.cluster_tables_every, (&store, &counters), &door, &mut beside);
     }
     let (works, to_do) = mpsc::unbounded_channel();
     let prover = Prover::Store(store.clone());
@@ -176,9 +175,6 @@ async fn serve(
     let bounds = Bounds::within(&memory);
     let serving = server::serve(listener, router, bounds, Some(door), counters, stops);
     let serving = tokio::spawn(serving);
-    if let Some(watching) = own_address {
-        beside.spawn(watching);
-    }
 
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data, "listening on {scheme}://{address}");
@@ -193,6 +189,20 @@ async fn serve(
     beside.shutdown().await;
     working.await.context("the work broke")?;
     close(store, telemetry).await
+}
+
+/// Asks the coordinator's own URL, which listens by now, and writes the tables of the shard.
+fn keep_shard(
+    shard: &OwnedShard,
+    tables_every: Option<Duration>,
+    (store, counters): (&Store, &Arc<Counters>),
+    door: &Arc<Door>,
+    beside: &mut JoinSet<()>,
+) {
+    beside.spawn(shard.watch_address(door.clone()));
+    if let Some(every) = tables_every {
+        beside.spawn(shard.keep_tables(store.clone(), every, counters.clone()));
+    }
 }
 
 /// Where the data is, in full: a folder that is meant relative to another one is an empty one.

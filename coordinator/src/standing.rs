@@ -1,14 +1,15 @@
 //! What a coordinator knows of itself and of the others in its cluster, for the list of shards: its
 //! sign of life, its requests to the bucket, the signs of life of others, and who waits.
 //!
-//! The tasks of `cluster.rs` write it, and handlers read it: no request of a caller asks the bucket.
-//! A coordinator that keeps its data in a folder has none of it.
+//! The tasks of `cluster.rs` write it, and handlers read it: no request of a caller asks the
+//! bucket. A coordinator that keeps its data in a folder has none of it.
 
 #![cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "nothing has a standing"))]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::http::HeaderName;
 use memtape_core::traffic::{
     READING_DOLLARS_PER_MILLION, RequestCounts, RequestRates, RequestWatch,
     WRITING_DOLLARS_PER_MILLION,
@@ -16,6 +17,9 @@ use memtape_core::traffic::{
 use memtape_core::waiting::WaitingNote;
 use memtape_disk::clock;
 use memtape_proto::api::{BucketRequests, MissingShard, Shard, WaitingCoordinator};
+
+/// Header of `/healthz` with the mark of an owner's process.
+pub(crate) const MARK: HeaderName = HeaderName::from_static("memtape-mark");
 
 /// The end of a coordinator whose shard another one took.
 pub(crate) const REPLACED: &str = "another coordinator owns the cluster: start this one again";
@@ -89,7 +93,7 @@ pub(crate) struct Waiting {
 }
 
 impl Standing {
-    /// The standing of an owner of one of so many shards.
+    /// The standing of an owner in a cluster of this number of shards.
     pub(crate) fn new(
         (name, claim): (String, Arc<Claim>),
         shards: usize,

@@ -12,7 +12,7 @@ use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::blobs::environment;
 #[cfg(feature = "cluster")]
-use crate::cluster::counting::{Counted, Requests};
+use crate::counting::{Counted, Requests};
 use crate::error::{During, Error, Result};
 #[cfg(feature = "cluster")]
 use crate::folder;

@@ -21,6 +21,8 @@ mod catalogue;
 mod clock;
 #[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
 pub mod cluster;
+#[cfg(feature = "cluster")]
+mod counting;
 mod encoding;
 mod error;
 #[cfg(feature = "cluster")]
@@ -45,6 +47,8 @@ pub use blobs::local::{Blobs, Swept};
 pub use blobs::reading::Reading;
 pub use blobs::remote::is_snapshots_url;
 pub use clock::{ClockRecord, StoreClock};
+#[cfg(feature = "cluster")]
+pub use counting::Requests;
 pub use encoding::{Changes, Loaded};
 pub use error::{Error, Kind, Result};
 pub use handle::{Store, Unready};

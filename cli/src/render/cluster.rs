@@ -143,8 +143,8 @@ mod tests {
             "0 https://c0:7771 9-0 2 h ago 0.2.0 3 0.4 s 25 s 33.0 20.0 9.49",
             "1 https://c1:7771 9-1 2 h ago 0.2.0 3 0.4 s 25 s – – –",
             "2 https://c2:7771 9-2 2 h ago 0.2.0 3 0.4 s 25 s 22.0 9.0 4.73",
-            "14.22 $ a day for requests, as many as in the last minute: 2.68 million PUT and LIST × \
-             5 $ + 2.07 million GET × 0.4 $",
+            "14.22 $ a day for requests, as many as in the last minute: 2.68 million PUT and \
+             LIST × 5 $ + 2.07 million GET × 0.4 $",
         ];
         assert_eq!(lines, expected);
     }

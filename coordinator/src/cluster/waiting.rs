@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_are_read_and_the_others_counted() {
+    async fn sixty_four_are_read_and_the_others_counted() {
         let (rig, mut watch) = (Rig::new().await, WaitingWatch::default());
         rig.shows(&mut watch, &[]).await;
         for number in 0..WAITING_READ_MAX + 3 {

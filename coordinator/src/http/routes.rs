@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
@@ -31,6 +31,7 @@ use crate::http::{
     node_routes, page, policy_routes, rank_routes, sending, series, store_routes,
 };
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX};
+use crate::standing::MARK;
 use crate::telemetry::metrics::{self, AdmissionFigures};
 use crate::work::blocking::blocking;
 use memtape_disk::clock;
@@ -43,9 +44,6 @@ const READY_EVERY_NS: u64 = 1_000_000_000;
 
 /// Memory of the metrics of one rank, as values and as text.
 const RANK_METRICS_BYTES: u64 = 8 << 10;
-
-/// Header of `/healthz` with the mark of an owner's process.
-pub(super) const MARK: HeaderName = HeaderName::from_static("memtape-mark");
 
 /// Path of the OpenAPI document.
 const DOCUMENT: &str = "/api/v1/openapi.json";

@@ -98,7 +98,7 @@ impl Reserved {
     pub(crate) fn new(listen: SocketAddr) -> anyhow::Result<Self> {
         let take = || {
             let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // With the option, two processes could take a port on which nobody listens. It is
+            // With the option, two processes could take a port on which none listens. It is
             // needed for a moment where connections of an earlier process have not ended.
             if socket.bind(listen).is_err() {
                 socket.set_reuseaddr(true)?;

@@ -68,8 +68,8 @@ pub struct Shard {
     pub owned_since_wall_ns: i64,
 }
 
-/// Requests to the bucket, and what as many in each second of a day cost, at these prices. Bytes and
-/// DELETE cost nothing here.
+/// Requests to the bucket, and what as many in each second of a day cost, at these prices. Bytes
+/// and DELETE cost nothing here.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]

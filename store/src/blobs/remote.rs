@@ -27,7 +27,7 @@ use tokio_stream::StreamExt;
 use crate::blobs::reading::Objects;
 use crate::bucket::{self, Bucket};
 #[cfg(feature = "cluster")]
-use crate::cluster::counting::{Counted, Requests};
+use crate::counting::{Counted, Requests};
 use crate::error::{During, Error, Kind, Result};
 
 /// Says whose prefix it is.

@@ -67,7 +67,8 @@ fn round_trip(median: Duration) -> Check {
     let lasts = Duration::from_nanos(HINT_LASTS_NS);
     let found = format!(
         "a request takes {:.1} ms (median); another coordinator takes over from a killed one about \
-         {:.1} s later: {} s until the sign of life is old enough, then {OPENING_REQUESTS} requests",
+         {:.1} s later: {} s until the sign of life is old enough, then {OPENING_REQUESTS} \
+         requests",
         median.as_secs_f64() * 1e3,
         (lasts + opening).as_secs_f64(),
         lasts.as_secs()

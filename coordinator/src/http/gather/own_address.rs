@@ -2,7 +2,8 @@
 //!
 //! An owner asks its own URL when it listens, and again until the right one answers: a name may be
 //! resolved later. The answer of `/healthz` has a mark of the process, so another coordinator at
-//! that URL is told from this one. Nothing else rests on it: a URL may lead other machines elsewhere.
+//! that URL is told from this one. Nothing else rests on it: other machines may resolve the name
+//! in another way.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::access::Door;
 use crate::http::asking::token;
 use crate::http::request::Api;
-use crate::http::routes::MARK;
+use crate::standing::MARK;
 use crate::state::counters::{Counters, Loss};
 
 /// Marks a request of another coordinator, with the shard that it is about. It is answered for that

@@ -85,7 +85,7 @@ async fn owners_say_their_standing_and_who_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_leads_elsewhere_is_seen() {
+async fn an_address_that_leads_to_another_program_is_seen() {
     let mut ports = Ports::of(4, "http").await;
     ports.standings[..2].clone_from_slice(&["9-a", "9-b"].map(|name| standing(name, 1)));
     let api = ports.start(0, None, None);
