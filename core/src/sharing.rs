@@ -25,7 +25,11 @@ pub struct Turns<Owner> {
 
 /// The amount of each owner. Owners with 0 are not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Amounts<Owner>(BTreeMap<Owner, u64>);
+pub struct Amounts<Owner> {
+    of: BTreeMap<Owner, u64>,
+    /// Of all owners: thousands of nodes are asked about thousands of times a second.
+    sum: u128,
+}
 
 /// Amounts of each node, and of each owner on each node. A holder is a node with an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,58 +87,64 @@ impl<Owner: Ord + Copy> Turns<Owner> {
 
 impl<Owner> Default for Amounts<Owner> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self { of: BTreeMap::new(), sum: 0 }
     }
 }
 
 impl<Owner: Ord + Copy> Amounts<Owner> {
     /// Amount of an owner.
     pub fn of(&self, owner: Owner) -> u64 {
-        self.0.get(&owner).copied().unwrap_or(0)
+        self.of.get(&owner).copied().unwrap_or(0)
     }
 
     /// An owner has this much more.
     pub fn add(&mut self, owner: Owner, amount: u64) {
-        if amount > 0 {
-            let of = self.0.entry(owner).or_default();
-            *of = of.saturating_add(amount);
-        }
+        self.set(owner, self.of(owner).saturating_add(amount));
     }
 
     /// An owner has this much less.
     pub fn take(&mut self, owner: Owner, amount: u64) {
-        match self.of(owner).saturating_sub(amount) {
-            0 => self.0.remove(&owner),
-            rest => self.0.insert(owner, rest),
+        self.set(owner, self.of(owner).saturating_sub(amount));
+    }
+
+    fn set(&mut self, owner: Owner, amount: u64) {
+        let before = match amount {
+            0 => self.of.remove(&owner),
+            _ => self.of.insert(owner, amount),
         };
+        self.sum = self.sum + u128::from(amount) - u128::from(before.unwrap_or(0));
     }
 
     /// Sum over all owners.
     pub fn sum(&self) -> u64 {
-        self.0.values().fold(0, |sum, of| sum.saturating_add(*of))
+        u64::try_from(self.sum).unwrap_or(u64::MAX)
+    }
+
+    /// Number of owners beside this one.
+    fn others(&self, owner: Owner) -> u64 {
+        (self.of.len() - usize::from(self.of.contains_key(&owner))) as u64
     }
 
     /// Each owner with its amount.
     pub fn iter(&self) -> impl Iterator<Item = (Owner, u64)> {
-        self.0.iter().map(|(owner, of)| (*owner, *of))
+        self.of.iter().map(|(owner, of)| (*owner, *of))
     }
 
     /// The owner who has most, with the amount; of several the one with the highest name.
     pub fn most(&self) -> Option<(Owner, u64)> {
-        self.0.iter().max_by_key(|(_, of)| **of).map(|(owner, of)| (*owner, *of))
+        self.of.iter().max_by_key(|(_, of)| **of).map(|(owner, of)| (*owner, *of))
     }
 
     /// The part of `all` that an owner may have: what the others leave, and an equal part at least.
     pub fn part(&self, owner: Owner, all: u64) -> u64 {
-        let others = self.0.keys().filter(|of| **of != owner).count() as u64;
         let left = all.saturating_sub(self.sum().saturating_sub(self.of(owner)));
-        left.max(all / others.saturating_add(1))
+        left.max(all / self.others(owner).saturating_add(1))
     }
 
     /// May an owner have this much more of `all`? An owner who is alone may have all of it; beside
     /// others, no more than an equal part.
     pub fn admits(&self, owner: Owner, amount: u64, all: u64) -> bool {
-        let others = self.0.keys().filter(|of| **of != owner).count() as u64;
+        let others = self.others(owner);
         others == 0 || self.of(owner).saturating_add(amount) <= all / others.saturating_add(1)
     }
 }
@@ -216,8 +226,8 @@ impl<Node: Ord + Copy, Owner: Ord + Copy> Shares<Node, Owner> {
     /// Does a holder have more than all others together: its node, or, on the only node, its owner?
     pub fn has_more_than_half(&self, holder: (Node, Owner)) -> bool {
         let (node, owner) = self.of(holder);
-        match self.nodes.0.len() {
-            0 | 1 => self.owners.0.len() > 1 && owner > self.owners.sum() / 2,
+        match self.nodes.of.len() {
+            0 | 1 => self.owners.of.len() > 1 && owner > self.owners.sum() / 2,
             _ => node > self.nodes.sum() / 2,
         }
     }
@@ -290,6 +300,27 @@ mod tests {
     }
 
     proptest! {
+        /// The sum is that of all owners, also where amounts are beyond what a number holds.
+        #[test]
+        fn the_sum_of_amounts_is_kept(
+            changes in prop::collection::vec((0_u32..4, any::<bool>(), any::<u64>()), 1..40),
+        ) {
+            let mut amounts = Amounts::default();
+            for (owner, is_more, amount) in changes {
+                match is_more {
+                    true => amounts.add(owner, amount),
+                    false => amounts.take(owner, amount),
+                }
+                let sum = amounts.iter().fold(0, |sum: u64, (_, of)| sum.saturating_add(of));
+                prop_assert_eq!(amounts.sum(), sum);
+                prop_assert!(amounts.iter().all(|(_, of)| of > 0));
+                for owner in 0..4 {
+                    let others = amounts.iter().filter(|(of, _)| *of != owner).count();
+                    prop_assert_eq!(amounts.others(owner), others as u64);
+                }
+            }
+        }
+
         /// An owner with something to do is next after at most one turn of each other owner,
         /// however much these want.
         #[test]

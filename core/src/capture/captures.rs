@@ -261,8 +261,8 @@ impl Captures {
     /// The connection to a node's agent broke. Its parts stay open until the deadline: agents
     /// come back.
     pub fn agent_lost(&mut self, _now_ns: u64, node: &str) {
-        // Bounded by the nodes that tapes name.
-        if self.tapes.values().any(|tape| tape.node == node) {
+        // Each node has a rank. One without tapes is asked for nothing.
+        if self.lost_nodes.len() < self.limits.ranks_max {
             self.lost_nodes.insert(node.to_string());
         }
     }

@@ -8,7 +8,6 @@
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::time::Duration;
 
-use memtape_bucket::Server;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -48,11 +47,24 @@ pub(crate) struct Load {
     pub(crate) read_back_every: NonZeroUsize,
 }
 
+/// What coordinators and generator used while the load was held.
+#[derive(Debug)]
+struct Used {
+    time: Duration,
+    records: f64,
+    /// Shares of a core, of each coordinator, and of the generator.
+    cpu_shares: Vec<f64>,
+    own_share: f64,
+    rss_bytes: u64,
+    /// Requests to the bucket, and those that were a PUT.
+    requests: Option<(u64, u64)>,
+}
+
 /// Holds it, and tells what it found.
 pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     let count = load.coordinators.get();
     let mut shards = Shards::start(binary, load.bucket_ms, count).await?;
-    let idle = shards.usages()?;
+    let rss_idle_bytes: u64 = shards.usages()?.iter().map(|usage| usage.rss_bytes).sum();
     let nodes = nodes(load.ranks, load.jobs, count);
     eprintln!("{} agents connect", nodes.len());
     let fleet = Fleet::connect(&nodes, &shards.targets(), None).await?;
@@ -60,22 +72,7 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     eprintln!("connected in {connected_in:.1?}; they report");
     fleet.report(INTERVAL)?;
     sleep(Duration::from_secs(RAMP_UP_STEPS)).await;
-    let (before, steps_before) = (shards.usages()?, shards.metric(STEPS).await?);
-    let own_before = own_cpu_seconds();
-    let requests = |of: fn(&Server) -> u64| shards.bucket.as_ref().map(of);
-    let requests = || (requests(Server::requests), requests(Server::puts));
-    let requests_before = requests();
-    let begin = Instant::now();
-    sleep(load.time).await;
-    let (after, steps_after) = (shards.usages()?, shards.metric(STEPS).await?);
-    let held = begin.elapsed();
-    let per_second = |before: Option<u64>, after: Option<u64>| {
-        Some((after? - before?) as f64 / held.as_secs_f64())
-    };
-    let requests = requests();
-    let bucket_requests_per_s = per_second(requests_before.0, requests.0);
-    let bucket_puts_per_s = per_second(requests_before.1, requests.1);
-    let own_share = (own_cpu_seconds() - own_before) / held.as_secs_f64();
+    let used = measure(&shards, load.time).await?;
     let progress = fleet.stop().await?;
 
     let mut acked: Vec<(Node, u64)> =
@@ -90,40 +87,55 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
 
     let ranks = nodes.len() as u32 * RANKS_PER_AGENT;
     let per_thousand = 1e3 / f64::from(ranks);
-    let cpu_shares: Vec<f64> =
-        after.iter().zip(&before).map(|(after, before)| after.cpu_share_since(before)).collect();
-    let cpu_share: f64 = cpu_shares.iter().sum();
-    let rss_bytes: u64 = after.iter().map(|usage| usage.rss_bytes_max).sum();
-    let rss_idle_bytes: u64 = idle.iter().map(|usage| usage.rss_bytes).sum();
+    let per_second = |count: f64| count / used.time.as_secs_f64();
+    let cpu_share: f64 = used.cpu_shares.iter().sum();
     let mut figures = json!({
         "ranks": ranks,
         "jobs": load.jobs,
         "coordinators": count,
         "tls": binary.trust.is_some(),
         "bucket_ms": load.bucket_ms,
-        "bucket_requests_per_s": bucket_requests_per_s,
-        "bucket_puts_per_s": bucket_puts_per_s,
+        "bucket_requests_per_s": used.requests.map(|(all, _)| per_second(all as f64)),
+        "bucket_puts_per_s": used.requests.map(|(_, puts)| per_second(puts as f64)),
         "agents": nodes.len(),
-        "seconds": held.as_secs_f64(),
-        "records_per_s": (steps_after - steps_before) / held.as_secs_f64(),
+        "seconds": used.time.as_secs_f64(),
+        "records_per_s": per_second(used.records),
         "cpu_share": cpu_share,
         "cpu_share_per_1000_ranks": cpu_share * per_thousand,
-        "generator_cpu_share": own_share,
-        "rss_bytes": rss_bytes,
+        "cpu_shares": used.cpu_shares,
+        "generator_cpu_share": used.own_share,
+        "rss_bytes": used.rss_bytes,
         "rss_idle_bytes": rss_idle_bytes,
         "rss_bytes_per_1000_ranks":
-            rss_bytes.saturating_sub(rss_idle_bytes) as f64 * per_thousand,
+            used.rss_bytes.saturating_sub(rss_idle_bytes) as f64 * per_thousand,
         "connected_in_s": connected_in.as_secs_f64(),
         "restarted_in_s": restarted_in.as_secs_f64(),
         "read_back": again.whole,
         "lost": live.lost.max(again.lost),
         "lost_before_restart": live.lost,
     });
-    if count > 1 {
-        figures["cpu_shares"] = json!(cpu_shares);
-    }
     judge(&mut figures, &progress);
     Ok(figures)
+}
+
+/// What is used within this time from now on.
+async fn measure(shards: &Shards, time: Duration) -> anyhow::Result<Used> {
+    let (before, records_before) = (shards.usages()?, shards.metric(STEPS).await?);
+    let (own_before, requests_before) = (own_cpu_seconds(), shards.requests());
+    let begin = Instant::now();
+    sleep(time).await;
+    let (after, records) = (shards.usages()?, shards.metric(STEPS).await? - records_before);
+    let time = begin.elapsed();
+    let shares = after.iter().zip(&before).map(|(after, before)| after.cpu_share_since(before));
+    let requests = shards.requests().zip(requests_before);
+    Ok(Used {
+        time,
+        records,
+        cpu_shares: shares.collect(),
+        own_share: (own_cpu_seconds() - own_before) / time.as_secs_f64(),
+        rss_bytes: after.iter().map(|usage| usage.rss_bytes_max).sum(),
+        requests: requests.map(|(after, before)| (after.0 - before.0, after.1 - before.1)),
+    })
 }
 
 /// Whether it was held.

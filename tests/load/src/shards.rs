@@ -25,7 +25,7 @@ pub(crate) struct Shards {
     binary: Binary,
     count: u16,
     all: Vec<Arc<Coordinator>>,
-    pub(crate) bucket: Option<Server>,
+    bucket: Option<Server>,
     folder: TempDir,
 }
 
@@ -106,6 +106,11 @@ impl Shards {
     /// What they have used so far.
     pub(crate) fn usages(&self) -> anyhow::Result<Usages> {
         self.all.iter().map(|coordinator| coordinator.usage()).collect()
+    }
+
+    /// Requests to the bucket so far, and those that were a PUT; none of a folder.
+    pub(crate) fn requests(&self) -> Option<(u64, u64)> {
+        self.bucket.as_ref().map(|bucket| (bucket.requests(), bucket.puts()))
     }
 
     /// Sum of a metric of all of them.

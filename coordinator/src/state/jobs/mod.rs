@@ -12,7 +12,7 @@
 //! A job is a name and its owner (`ownership.rs`). If a bound is exceeded, the node that holds most
 //! gives way (`shares.rs`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
@@ -56,8 +56,8 @@ pub(crate) struct Jobs {
     attempts: BTreeMap<u32, Attempt>,
     /// Serials of the attempts of each job, in order of their start.
     jobs: BTreeMap<String, Vec<u32>>,
-    /// Attempt and rank of each tape.
-    tapes: BTreeMap<String, (u32, u32)>,
+    /// Attempt and rank of each tape. Each rank of each report is looked up.
+    tapes: HashMap<String, (u32, u32)>,
     nodes: BTreeMap<String, Node>,
     /// Ranks of each node.
     holdings: Holdings,
@@ -96,7 +96,7 @@ impl Jobs {
             limits,
             attempts: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            tapes: BTreeMap::new(),
+            tapes: HashMap::new(),
             nodes: BTreeMap::new(),
             holdings: Holdings::default(),
             changes: rank_changes(),
