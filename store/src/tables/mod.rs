@@ -222,7 +222,8 @@ fn records<R: Record>(
     }
 }
 
-/// Reads the records of a series in order of steps, none twice.
+/// Reads the records of a series in order of steps, none twice. Pauses after each block, since there
+/// may be thousands.
 fn each_step(
     store: &Store,
     key: SeriesKey,
@@ -231,7 +232,7 @@ fn each_step(
 ) -> Result<()> {
     let mut after = None;
     loop {
-        let mut rows = Vec::new();
+        let (mut rows, mut goes_on) = (Vec::new(), Ok(()));
         store.series_each(key, &mut |found| {
             match found {
                 Found::Rows(more) => {
@@ -242,13 +243,14 @@ fn each_step(
             if rows.len() > 2 * SERIES_RECORDS_MAX {
                 shorten(&mut rows);
             }
-            ControlFlow::Continue(())
+            goes_on = pause();
+            if goes_on.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
+        goes_on?;
         shorten(&mut rows);
         for row in &rows {
             take(*row)?;
         }
-        pause()?;
         after = rows.last().map(|row| row.last_step);
         if rows.len() < SERIES_RECORDS_MAX {
             return Ok(());

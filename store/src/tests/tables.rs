@@ -17,10 +17,13 @@ use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use tempfile::tempdir;
 
+use crate::error::Error;
 use crate::handle::Store;
 use crate::records::{AttemptRecord, IncidentRecord, RankRecord, SeriesKey, Totals};
 use crate::tables::{TableRows, Tables, tables_page};
-use crate::tests::fixtures::{SERIES, answer, close, incident, reopen, row, steps, write};
+use crate::tests::fixtures::{
+    SERIES, answer, close, error_line, flush, incident, reopen, row, steps, write,
+};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/tables.md");
 
@@ -220,6 +223,25 @@ fn attempts_of_two_shards_are_told_apart() {
         let found: String = rows.map(|row| row["attempt_serial"].to_string()).collect();
         assert_eq!(found, serials, "{table}");
     }
+}
+
+/// A series may have thousands of blocks: a coordinator that has to end does not wait for them.
+#[test]
+fn tables_end_within_a_series() {
+    let (data, aside) = (tempdir().unwrap(), tempdir().unwrap());
+    let (store, _) = reopen(data.path());
+    attempt(&store, 1, "job");
+    for step in 0..20 {
+        steps_of(&store, 1, step..step + 1);
+        flush(&store);
+    }
+    let mut pauses = 0;
+    let mut tables = Tables::in_folder(aside.path()).unwrap();
+    let stopped = tables.add(&store, ALONE, u64::MAX, &mut || {
+        pauses += 1;
+        if pauses < 10 { Ok(()) } else { Err(Error::io("it has to end")) }
+    });
+    assert_eq!((error_line(stopped).as_str(), pauses), ("it has to end", 10));
 }
 
 #[test]
