@@ -138,6 +138,8 @@ pub(crate) struct Member {
     /// Of all shards, in order.
     hints: Vec<ShardHint>,
     owner: Owner,
+    /// Id of its cluster; none in a simulation.
+    cluster: Option<String>,
     /// Says that it waits; none in a simulation.
     announcement: Option<Arc<Announcement>>,
     pod: Pod,
@@ -187,6 +189,7 @@ impl Member {
         let notes = WaitingNotes::new(&member.bucket);
         let announcement = Announcement::new(notes, &member.owner, WAITING_EVERY);
         member.announcement = Some(Arc::new(announcement));
+        member.cluster = Some(cluster.id);
         #[cfg(feature = "kubernetes")]
         if let Some(name) = &config.cluster_leases {
             if !config.cluster_pod.as_deref().is_none_or(is_name) {
@@ -215,6 +218,7 @@ impl Member {
             bucket,
             hints,
             owner: Owner { process, address, ..Owner::default() },
+            cluster: None,
             announcement: None,
             pod: Pod::default(),
         }
@@ -268,6 +272,17 @@ impl Member {
         known: Option<(Owner, Version)>,
     ) -> anyhow::Result<Option<Ownership>> {
         let Some(hint) = self.hints.get(usize::from(id.0)) else { return Ok(None) };
+        if let Some(cluster) = &self.cluster {
+            match identity::is_there(&self.bucket, cluster).await {
+                Ok(true) => {}
+                Ok(false) => bail!(
+                    "the cluster {cluster} is no longer at {}: bring it back, then start this \
+                     coordinator again",
+                    self.bucket.url()
+                ),
+                Err(_) => return Ok(None),
+            }
+        }
         let (epoch, version) = known.map_or((0, None), |(owner, of)| (owner.epoch, Some(of)));
         let owner = Owner { epoch, ..self.owner.clone() };
         let Ok(Some(version)) = hint.write(version, &owner).await else { return Ok(None) };

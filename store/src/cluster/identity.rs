@@ -132,6 +132,14 @@ pub async fn raise(bucket: &Bucket) -> Result<()> {
     Ok(())
 }
 
+/// Is the cluster with this id still in the bucket? A disk may be unmounted, a folder renamed.
+///
+/// # Errors
+/// The bucket cannot be read.
+pub async fn is_there(bucket: &Bucket, id: &str) -> Result<bool> {
+    Ok(read(bucket).await?.is_some_and(|(identity, _)| identity.id == id))
+}
+
 /// Makes a cluster, unless another coordinator has just made it.
 async fn make(bucket: &Bucket, moving: Option<&str>, shards: u16) -> Result<Identity> {
     let mut id = [0; 16];

@@ -81,6 +81,27 @@ fn a_start_whose_port_is_in_use_ends_at_once() {
     assert!(rig.ask(0, &["cluster"]).is_some());
 }
 
+/// A folder that was renamed, or a disk that is not mounted.
+#[test]
+fn a_cluster_that_is_gone_is_not_made_again_by_one_that_waits() {
+    let rig = OnBucket::in_folder(2);
+    let mut first = rig.coordinator(0, &[]);
+    first.line_with("listening", PATIENCE);
+    let mut second = rig.coordinator(1, &[]);
+    second.line_with("waiting: http://127.0.0.1:", PATIENCE);
+    let (folder, away) = (rig.scratch.path().join("bucket"), rig.scratch.path().join("away"));
+    signal(first.id(), libc::SIGKILL);
+    std::fs::rename(&folder, &away).expect("it is renamed");
+    let (status, said) = second.end(PATIENCE);
+    assert_eq!(status, Some(1), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("is no longer at file://")), "{said:#?}");
+    assert!(!folder.join("shards").exists(), "no shard is made");
+    // It may have said that it waits.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::rename(&away, &folder).expect("it is back");
+    rig.coordinator(1, &[]).line_with("listening", PATIENCE);
+}
+
 #[test]
 fn an_address_that_does_not_lead_to_its_coordinator_is_named() {
     let rig = OnBucket::in_folder(2);
