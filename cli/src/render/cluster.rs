@@ -84,7 +84,8 @@ fn waiting(cluster: &Cluster) -> String {
         text += &format!("{more} waiting\n");
     }
     if !cluster.waiting_unknown.is_empty() {
-        text += &format!("who waits is not known: {}\n", cluster.waiting_unknown);
+        let why = clean(&cluster.waiting_unknown);
+        text += &format!("the waiting coordinators are not known: {why}\n");
     }
     text
 }
@@ -181,7 +182,7 @@ mod tests {
             missing_shards: vec![missing(1, "9-1", Some(90_000_000_000)), missing(2, "", None)],
             waiting: vec![waits],
             waiting_left_out: 2,
-            waiting_unknown: "the bucket is away".to_string(),
+            waiting_unknown: "the bucket\u{1b}[2J is away".to_string(),
         });
         let expected = [
             "",
@@ -192,7 +193,7 @@ mod tests {
             "WAITING NAME VERSION SIGN OF LIFE",
             "https://w:7771 9-w 0.2.0 4.0 s",
             "2 further coordinators waiting",
-            "who waits is not known: the bucket is away",
+            "the waiting coordinators are not known: the bucket\u{fffd}[2J is away",
         ];
         assert_eq!(lines[2..], expected);
     }
