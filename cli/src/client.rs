@@ -10,6 +10,7 @@ mod unreachable;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use memtape_core::placement::JobsShard;
 use memtape_proto::api::{
     Capture, CaptureRequest, Incident, Index, Problem, RequestedCapture, SHARD_HEADER,
 };
@@ -150,28 +151,30 @@ impl Client {
         self.bytes(self.http.get(self.url(&path)?))
     }
 
-    /// Hands over an answer of any length as it comes; which shard of several it is of, as
-    /// `shard 1 of 4`, if the coordinator says it.
-    /// Fails as [`Self::get`] does, when `take` does, or when nothing comes for two minutes.
+    /// Hands over an answer of any length as it comes. `accept` gets the shard that it is of before,
+    /// if the coordinator says it.
+    /// Fails as [`Self::get`] does, when `accept` or `take` does, or when nothing comes for two
+    /// minutes.
     pub(crate) fn download(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
+        accept: impl FnOnce(Option<JobsShard>) -> anyhow::Result<()>,
         mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Option<String>> {
+    ) -> anyhow::Result<()> {
         let url = self.asked(path, query)?;
         self.runtime.block_on(async {
             let request = self.http.get(url).timeout(DOWNLOAD_TIME_MAX);
             let response = request.send().await.map_err(|error| self.explain(&error))?;
             let mut response = self.accepted(response).await?;
             let part = response.headers().get(SHARD_HEADER).and_then(|part| part.to_str().ok());
-            let part = part.and_then(part_of_several);
+            accept(part.and_then(part_of))?;
             loop {
                 let more = tokio::time::timeout(ANSWER_TIME_MAX, response.chunk()).await;
                 let more = more.context("the coordinator sends nothing any more")?;
                 match more.map_err(|error| self.explain(&error))? {
                     Some(bytes) => take(&bytes)?,
-                    None => return Ok(part),
+                    None => return Ok(()),
                 }
             }
         })
@@ -287,11 +290,11 @@ impl Client {
     }
 }
 
-/// `shard 1 of 4` of `1/4`; none where there is one shard.
-fn part_of_several(header: &str) -> Option<String> {
+/// The shard that `1/4` names.
+fn part_of(header: &str) -> Option<JobsShard> {
     let (shard, shards) = header.split_once('/')?;
-    let (shard, shards): (u16, u16) = (shard.parse().ok()?, shards.parse().ok()?);
-    (shards > 1).then(|| format!("shard {shard} of {shards}"))
+    let of = JobsShard { shard: shard.parse().ok()?, shards: shards.parse().ok()? };
+    (of.shard < of.shards).then_some(of)
 }
 
 /// Reads an answer.
@@ -332,10 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn a_download_says_which_shard_of_several_it_is_of() {
-        assert_eq!(part_of_several("1/4").as_deref(), Some("shard 1 of 4"));
-        for other in ["0/1", "", "1", "1/", "/4", "1/x", "-1/4", "1/4/2", "99999/4"] {
-            assert_eq!(part_of_several(other), None, "{other:?}");
+    fn a_download_says_which_shard_it_is_of() {
+        assert_eq!(part_of("1/4"), Some(JobsShard { shard: 1, shards: 4 }));
+        assert_eq!(part_of("0/1"), Some(JobsShard { shard: 0, shards: 1 }));
+        for other in ["", "1", "1/", "/4", "1/x", "-1/4", "1/4/2", "99999/4", "4/4", "0/0"] {
+            assert_eq!(part_of(other), None, "{other:?}");
         }
     }
 

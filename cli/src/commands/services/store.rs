@@ -38,8 +38,8 @@ pub(crate) enum StoreCommand {
     /// that was stopped goes on when it is called again. The folder keeps its files, and no
     /// coordinator starts with it any more.
     Move(MoveArgs),
-    /// Write jobs, ranks, steps, incidents and actions as tables, for questions about many jobs. Of
-    /// a cluster, those of all shards; exits with 1 if one is missing.
+    /// Write jobs, ranks, steps, incidents and actions as tables, for questions about many jobs. In
+    /// a cluster, writes the tables of all shards. Exits with 1 if a shard is missing.
     Export(ExportArgs),
     /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
@@ -202,8 +202,8 @@ fn backup(args: &BackupArgs, globals: &Globals) -> anyhow::Result<()> {
     std::fs::remove_file(&aside)?;
     let folder = args.file.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-    if let Some(part) = part.filter(|_| args.shard.is_none()) {
-        eprintln!("memtape: the backup is of {part}: --shard names another one");
+    if let Some(part) = part.filter(|part| args.shard.is_none() && part.shards > 1) {
+        eprintln!("memtape: the backup is of {}: --shard names another one", named(part));
     }
     globals.say(&contents, || described(&contents, &format!("the backup is in {shown}")))
 }
@@ -221,13 +221,13 @@ fn make_aside(aside: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Writes the backup; what it holds, and which shard of several it is of, if that is said.
+/// Writes the backup; what it holds, and which shard it is of, if the coordinator says it.
 fn write_backup(
     args: &BackupArgs,
     globals: &Globals,
     aside: &Path,
     mut file: File,
-) -> anyhow::Result<(BackupContents, Option<String>)> {
+) -> anyhow::Result<(BackupContents, Option<JobsShard>)> {
     let mut part = None;
     let unwritten = || format!("{} cannot be written", aside.display());
     if let Some(dir) = &args.dir {
@@ -242,13 +242,36 @@ fn write_backup(
         let shard = args.shard.map(|shard| shard.to_string());
         let mut query = vec![("snapshots", snapshots)];
         query.extend(shard.iter().map(|shard| ("shard", shard.as_str())));
-        part = globals
-            .client()?
-            .download(&path, &query, |bytes| file.write_all(bytes).with_context(unwritten))?;
+        let accept = |of| {
+            part = of;
+            args.shard.map_or(Ok(()), |asked| is_of(asked, of))
+        };
+        globals.client()?.download(&path, &query, accept, |bytes| {
+            file.write_all(bytes).with_context(unwritten)
+        })?;
     }
     file.sync_all().with_context(unwritten)?;
     // What is on the disk counts, not what was sent.
     Ok((check_backup(aside)?, part))
+}
+
+/// Refuses the backup of another shard than the one that was asked for.
+fn is_of(asked: u16, answered: Option<JobsShard>) -> anyhow::Result<()> {
+    match answered {
+        Some(part) if part.shard == asked => Ok(()),
+        Some(part) => bail!(
+            "the coordinator sent {} in place of shard {asked}: check the addresses of \
+             --coordinator",
+            named(part)
+        ),
+        None => bail!(
+            "the coordinator does not say which shard it sent in place of shard {asked}: update it"
+        ),
+    }
+}
+
+fn named(JobsShard { shard, shards }: JobsShard) -> String {
+    format!("shard {shard} of {shards}")
 }
 
 /// What a backup holds, and what it lacks.
@@ -350,7 +373,7 @@ fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
 }
 
 /// Adds the store of the coordinator, or those of all shards of its cluster, one after the other.
-/// Returns the shards that did not answer, each with the cause.
+/// Returns the shards that did not answer, each with the cause; that none did is an error.
 fn add_shards(
     tables: &mut Tables<File>,
     args: &ExportArgs,
@@ -370,6 +393,7 @@ fn add_shards(
     if shards <= 1 {
         asked.push(None);
     }
+    let mut added = 0;
     for shard in asked {
         let backup = scratch.join("backup");
         let dir = args.dir.clone();
@@ -381,12 +405,19 @@ fn add_shards(
                 let shards = u16::try_from(shards.max(1)).unwrap_or(u16::MAX);
                 let shard = JobsShard { shard: shard.unwrap_or(0), shards };
                 add_store(tables, &of.file, shard, scratch)?;
+                added += 1;
             }
             (Err(why), Some(shard)) => missing.push(format!("shard {shard}: {why:#}")),
             (Err(why), None) => return Err(why),
         }
         std::fs::remove_file(&of.file)?;
     }
+    ensure!(
+        added > 0,
+        "no shard was exported, and the tables in {} stay as they are: {}",
+        args.parquet.display(),
+        missing.join("; ")
+    );
     Ok(missing)
 }
 
@@ -428,9 +459,77 @@ fn rebuild(dir: &Path, globals: &Globals) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::net::{SocketAddr, TcpListener};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    /// A coordinator of two shards, which answers each request for a backup with `answer`.
+    fn coordinator(answer: &'static str) -> SocketAddr {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut request) = (stream.unwrap(), [0; 4096]);
+                let length = stream.read(&mut request).unwrap();
+                let cluster = r#"{"shards":[{"shard":0},{"shard":1}]}"#;
+                let answer = match request[..length].starts_with(b"GET /api/v1/cluster ") {
+                    true => format!("200 OK\r\ncontent-length: {}\r\n\r\n{cluster}", cluster.len()),
+                    false => answer.to_string(),
+                };
+                let answer = format!("HTTP/1.1 {}", answer.replacen("\r\n", CLOSE, 1));
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    const CLOSE: &str = "\r\nconnection: close\r\n";
+
+    fn globals(address: SocketAddr) -> Globals {
+        Globals {
+            coordinator: address.to_string(),
+            tls_dir: None,
+            token_file: None,
+            json: false,
+            color: clap::ColorChoice::Never,
+            die_with_parent: None,
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "full")]
+    fn an_export_of_no_shard_leaves_the_tables_as_they_are() {
+        let away = "503 Service Unavailable\r\ncontent-length: 16\r\n\r\n{\"error\":\"away\"}";
+        let dir = tempfile::tempdir().unwrap();
+        let table = dir.path().join("steps.parquet");
+        std::fs::write(&table, "of yesterday").unwrap();
+        let parquet = dir.path().to_path_buf();
+        let args = ExportArgs { parquet, dir: None, backup: None };
+        let line = export(&args, &globals(coordinator(away))).unwrap_err().to_string();
+        assert!(line.ends_with("stay as they are: shard 0: away; shard 1: away"), "{line}");
+        assert_eq!(std::fs::read(&table).unwrap(), b"of yesterday");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no other file");
+    }
+
+    #[test]
+    fn a_backup_of_another_shard_is_refused() {
+        for (header, expected) in [
+            ("memtape-shard: 0/2\r\n", "sent shard 0 of 2 in place of shard 1: check"),
+            ("", "does not say which shard it sent in place of shard 1: update it"),
+        ] {
+            let answer = format!("200 OK\r\n{header}content-length: 4\r\n\r\nnone");
+            let globals = globals(coordinator(answer.leak()));
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("a.backup");
+            let args = BackupArgs { file, dir: None, shard: Some(1), without_snapshots: true };
+            let line = backup(&args, &globals).unwrap_err().to_string();
+            assert!(line.contains(expected) && line.lines().count() == 1, "{line}");
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        }
+    }
 
     #[test]
     fn a_backup_is_written_to_a_new_file_of_this_user_alone() {
