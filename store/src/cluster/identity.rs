@@ -236,9 +236,13 @@ fn is_data_folder(bucket: &Bucket) -> bool {
     })
 }
 
-/// Why objects cannot be listed. An error of a list has no status; the removal of an object that
-/// is not there tells the same.
+/// Why objects cannot be listed. An error of a list from S3 has no status; the removal of an object
+/// that is not there tells the same. Of a folder of this machine, the error of the list has the
+/// cause, and the removal would succeed where only the list is forbidden.
 async fn unlisted(bucket: &Bucket, error: ObjectError) -> Error {
+    if bucket.url.starts_with("file:") {
+        return bucket.refused(error);
+    }
     match bucket.objects.delete(&proof::folder(bucket).join("none")).await {
         Err(why @ (ObjectError::NotFound { .. } | ObjectError::PermissionDenied { .. })) => {
             bucket.refused(why)

@@ -1,11 +1,17 @@
 //! The first requests of a start: what is at the prefix, and whether a cluster may be there.
 
+use std::fs::{self, Permissions};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memtape_bucket::{BUCKET, Conditions, Fault, Rule, Server};
 use memtape_core::cluster::Identity;
 use object_store::{BackoffConfig, RetryConfig};
+use rustix::process::{Uid, geteuid};
+use rustix::thread::set_thread_uid;
+use tokio::runtime::Builder;
 
 use crate::bucket::Bucket;
 use crate::cluster::identity::{join, look, raise};
@@ -309,4 +315,33 @@ async fn a_folder_that_can_be_no_cluster_is_refused_in_one_line() {
     }
     let line = Bucket::with_few_retries("file:///", Vec::new()).unwrap_err().to_string();
     assert!(line.starts_with("file:/// names no folder"), "{line}");
+}
+
+/// By mode 0711 of another user, for one.
+#[test]
+fn a_folder_that_may_not_be_listed_is_refused_with_its_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    set(dir.path(), 0o755);
+    let folder = dir.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    set(&folder, 0o311);
+    let url = format!("file://{}", folder.display());
+    let looking = std::thread::spawn(move || {
+        if geteuid().is_root() {
+            // Of this thread and the threads that it starts; root may list every folder.
+            set_thread_uid(Uid::from_raw(65_534)).unwrap();
+        }
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let bucket = Bucket::with_few_retries(&url, Vec::new()).unwrap();
+        runtime.block_on(look(&bucket)).unwrap_err().to_string()
+    });
+    let line = looking.join().unwrap();
+    assert!(
+        line.ends_with(
+            "cannot be used: this user may not read and write it: check its owner \
+                            and its mode"
+        ),
+        "{line}"
+    );
 }
