@@ -40,8 +40,8 @@ impl WaitingNotes {
     /// The bucket cannot be written.
     pub async fn write(&self, note: &WaitingNote) -> Result<()> {
         let body = serde_json::to_vec(note).unwrap_or_default();
-        self.bucket.objects.put(&self.path(&note.process), body.into()).await?;
-        Ok(())
+        let put = self.bucket.objects.put(&self.path(&note.process), body.into()).await;
+        put.map(|_| ()).map_err(|error| self.bucket.refused(error))
     }
 
     /// Removes the object of this name.
@@ -51,7 +51,7 @@ impl WaitingNotes {
     pub async fn remove(&self, name: &str) -> Result<()> {
         match self.bucket.objects.delete(&self.path(name)).await {
             Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.bucket.refused(error)),
         }
     }
 
@@ -68,7 +68,7 @@ impl WaitingNotes {
                 Ok(object) => object,
                 // Of a folder of this machine, one may be removed while it is listed.
                 Err(ObjectError::NotFound { .. }) => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.bucket.refused(error)),
             };
             let name = object.location.filename().filter(|name| is_word(name));
             let version = object.e_tag.unwrap_or_else(|| object.last_modified.to_string());
@@ -88,9 +88,10 @@ impl WaitingNotes {
             Ok(got) if got.meta.size > NOTE_BYTES_MAX => return Ok(None),
             Ok(got) => got,
             Err(ObjectError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(self.bucket.refused(error)),
         };
-        let note: Option<WaitingNote> = serde_json::from_slice(&got.bytes().await?).ok();
+        let body = got.bytes().await.map_err(|error| self.bucket.refused(error))?;
+        let note: Option<WaitingNote> = serde_json::from_slice(&body).ok();
         Ok(note.map(|note| WaitingNote {
             process: name.to_string(),
             address: Some(note.address)
