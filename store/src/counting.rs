@@ -199,7 +199,7 @@ impl MultipartUpload for CountedUpload {
 
 #[cfg(test)]
 mod tests {
-    use memtape_bucket::{BUCKET, Server};
+    use memtape_bucket::{BUCKET, Fault, Server};
     use object_store::memory::InMemory;
     use object_store::{ObjectStoreExt as _, PutMode};
     use tokio_stream::StreamExt as _;
@@ -236,6 +236,11 @@ mod tests {
         assert_eq!(objects.delete_stream(Box::pin(paths)).collect::<Vec<_>>().await.len(), 2);
         assert_eq!(bucket.requests().counts(), counts(2, 2, 4, 1));
         assert_eq!(server.requests(), bucket.requests().counts().all(), "what the server saw");
+        // Repeated by the client, and counted once.
+        server.fail_next(&[Fault::Unavailable; 2]);
+        objects.put(&path, body()).await.unwrap();
+        assert_eq!(bucket.requests().counts(), counts(3, 2, 4, 1));
+        assert_eq!(server.requests(), bucket.requests().counts().all() + 2);
     }
 
     #[tokio::test]
