@@ -147,10 +147,16 @@ fn tables_that_cannot_be_written_are_an_error() {
     incidents(&store, 0..1);
     cluster.publish("b", &store).unwrap();
     incidents(&store, 1..3);
-    cluster.server.add_rule(Rule::of("b", Fault::Unavailable));
+    // All uploads are begun, and the parts of one are refused.
+    let begun = cluster.server.uploads_begun();
+    let method = Some(Method::PUT);
+    let rule = Rule { method, path: "tables/actions", ..Rule::of("b", Fault::Unavailable) };
+    cluster.server.add_rule(rule);
     let line = cluster.publish("b", &store).unwrap_err().to_string();
     assert!(line.contains("s3://bucket/some/cluster"), "{line}");
-    assert_eq!(cluster.table("incidents").len(), 1);
+    let tables = cluster.keys().len() as u64;
+    assert_eq!(cluster.server.uploads_begun() - begun, tables);
+    assert_eq!((cluster.server.uploads_open(), cluster.table("incidents").len()), (0, 1));
 }
 
 #[test]

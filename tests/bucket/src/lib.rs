@@ -95,6 +95,16 @@ impl Server {
         self.objects.puts()
     }
 
+    /// Number of multipart uploads that were begun so far.
+    pub fn uploads_begun(&self) -> u64 {
+        self.objects.uploads_begun()
+    }
+
+    /// Number of multipart uploads that were neither completed nor aborted.
+    pub fn uploads_open(&self) -> usize {
+        self.objects.uploads_open()
+    }
+
     /// Number of requests so far.
     pub fn requests(&self) -> u64 {
         self.faults.requests()

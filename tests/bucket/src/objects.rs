@@ -29,6 +29,7 @@ struct Stored {
     /// PUTs so far: an ETag is never given twice.
     puts: u64,
     by_key: BTreeMap<String, Kept>,
+    uploads_begun: u64,
     /// Multipart uploads in progress, by their ids.
     uploads: BTreeMap<String, Parts>,
 }
@@ -68,6 +69,14 @@ impl Objects {
 
     pub(crate) fn puts(&self) -> u64 {
         self.lock().puts
+    }
+
+    pub(crate) fn uploads_begun(&self) -> u64 {
+        self.lock().uploads_begun
+    }
+
+    pub(crate) fn uploads_open(&self) -> usize {
+        self.lock().uploads.len()
     }
 
     pub(crate) fn insert(&self, key: String, body: Bytes) {
@@ -250,6 +259,7 @@ impl S3 for Objects {
         of_bucket(&input.bucket)?;
         let mut stored = self.lock();
         stored.puts += 1;
+        stored.uploads_begun += 1;
         let id = format!("upload-{}", stored.puts);
         stored.uploads.insert(id.clone(), (BTreeMap::new(), input.metadata));
         Ok(S3Response::new(CreateMultipartUploadOutput {
