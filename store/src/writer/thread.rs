@@ -202,7 +202,8 @@ impl Writer {
             }
             next = if size < GROUP_MAX { jobs.try_recv().ok() } else { None };
         }
-        // Records come first, with one sync for all: whatever else is done speaks for those before.
+        // Records come first, with one sync for all: an acknowledgement of steps covers the records
+        // before it.
         self.commit(groups);
         others.into_iter().for_each(|job| self.other(job));
         if !proofs.is_empty() {
