@@ -124,7 +124,7 @@ impl Standing {
     }
 
     /// Notes who waits.
-    pub(crate) fn wait(&self, waiting: Waiting) {
+    pub(crate) fn set_waiting(&self, waiting: Waiting) {
         if let Some(inner) = &self.0 {
             lock(&inner.seen).waiting = waiting;
         }
@@ -144,7 +144,7 @@ impl Standing {
     }
 
     /// Notes that it cannot be read who waits.
-    pub(crate) fn miss_waiting(&self, why: String) {
+    pub(crate) fn set_waiting_unknown(&self, why: String) {
         if let Some(inner) = &self.0 {
             lock(&inner.seen).waiting.unknown = why;
         }

@@ -104,16 +104,16 @@ async fn announce(
 pub(crate) async fn watch(notes: WaitingNotes, standing: Standing, every: Duration) {
     let (mut watch, mut known) = (WaitingWatch::default(), BTreeMap::new());
     loop {
-        match look(&notes, &mut watch, &mut known).await {
-            Ok(waiting) => standing.wait(waiting),
-            Err(why) => standing.miss_waiting(why.to_string()),
+        match poll_waiting(&notes, &mut watch, &mut known).await {
+            Ok(waiting) => standing.set_waiting(waiting),
+            Err(why) => standing.set_waiting_unknown(why.to_string()),
         }
         sleep(every).await;
     }
 }
 
 /// Lists the objects, and reads those of coordinators that wait and are not known yet.
-async fn look(
+async fn poll_waiting(
     notes: &WaitingNotes,
     watch: &mut WaitingWatch,
     known: &mut BTreeMap<String, WaitingNote>,
@@ -180,7 +180,7 @@ mod tests {
         async fn shows(&self, watch: &mut WaitingWatch, expected: &[&str]) -> Waiting {
             let mut known = BTreeMap::new();
             loop {
-                let waiting = look(&self.notes(), watch, &mut known).await.unwrap();
+                let waiting = poll_waiting(&self.notes(), watch, &mut known).await.unwrap();
                 let shown = waiting.notes.iter().map(|(note, _)| note.process.as_str());
                 if shown.collect::<Vec<_>>() == expected {
                     return waiting;
@@ -227,10 +227,10 @@ mod tests {
         rig.server.put("cluster/waiting/m", "no note");
         let before = rig.bucket.requests().counts();
         let mut known = BTreeMap::new();
-        let waiting = look(&rig.notes(), &mut watch, &mut known).await.unwrap();
+        let waiting = poll_waiting(&rig.notes(), &mut watch, &mut known).await.unwrap();
         assert_eq!((waiting.notes.len(), waiting.left_out), (WAITING_READ_MAX - 1, 4));
         // Each is read once, and one list shows the changes.
-        look(&rig.notes(), &mut watch, &mut known).await.unwrap();
+        poll_waiting(&rig.notes(), &mut watch, &mut known).await.unwrap();
         let counts = rig.bucket.requests().counts();
         assert_eq!(counts.lists - before.lists, 2);
         assert_eq!(counts.gets - before.gets, WAITING_READ_MAX as u64 + 1, "twice what is none");

@@ -22,10 +22,10 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// What is wrong with the URL.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum Astray {
+pub(super) enum AddressProblem {
     #[error("another coordinator answers there")]
     OtherCoordinator,
-    #[error("something that is no coordinator of a cluster answers there")]
+    #[error("another program answers there")]
     Stranger,
     #[error("nothing answers there, or with a certificate of another host or authority")]
     Unreachable,
@@ -37,8 +37,8 @@ pub(super) enum Astray {
 pub(crate) async fn watch(door: Arc<Door>, url: String, standing: Standing) {
     let (owners, mut shown) = (Owners::new(door, ASK_TIME_MAX), None);
     loop {
-        let astray = ask(&owners, &url, &standing).await.err();
-        let line = astray.map(|why| {
+        let problem = ask(&owners, &url, &standing).await.err();
+        let line = problem.map(|why| {
             format!(
                 "{url}, the URL of this coordinator for agents and others, does not lead to it: \
                  {why}; correct --cluster-address"
@@ -46,7 +46,7 @@ pub(crate) async fn watch(door: Arc<Door>, url: String, standing: Standing) {
         });
         standing.note_address(line.clone().unwrap_or_default());
         match line {
-            Some(line) if astray != shown => tracing::warn!("{line}"),
+            Some(line) if problem != shown => tracing::warn!("{line}"),
             Some(_) => {}
             None if shown.is_some() => {
                 tracing::info!("{url} leads to this coordinator now");
@@ -54,18 +54,22 @@ pub(crate) async fn watch(door: Arc<Door>, url: String, standing: Standing) {
             }
             None => return,
         }
-        shown = astray;
+        shown = problem;
         sleep(AGAIN_AFTER).await;
     }
 }
 
 /// Does this coordinator answer at its URL?
-pub(super) async fn ask(owners: &Owners, url: &str, standing: &Standing) -> Result<(), Astray> {
+pub(super) async fn ask(
+    owners: &Owners,
+    url: &str,
+    standing: &Standing,
+) -> Result<(), AddressProblem> {
     match owners.mark(url, Deadline::after(ASK_TIME_MAX)).await {
         Ok(Some(mark)) if standing.mark().is_some_and(|own| own == mark) => Ok(()),
-        Ok(Some(_)) => Err(Astray::OtherCoordinator),
-        Ok(None) => Err(Astray::Stranger),
-        Err(Absent::Late(_)) => Err(Astray::Late),
-        Err(_) => Err(Astray::Unreachable),
+        Ok(Some(_)) => Err(AddressProblem::OtherCoordinator),
+        Ok(None) => Err(AddressProblem::Stranger),
+        Err(Absent::Late(_)) => Err(AddressProblem::Late),
+        Err(_) => Err(AddressProblem::Unreachable),
     }
 }

@@ -6,7 +6,7 @@ use memtape_core::traffic::RequestCounts;
 use memtape_core::waiting::WaitingNote;
 
 use super::*;
-use crate::http::gather::own_address::{self, Astray};
+use crate::http::gather::own_address::{self, AddressProblem};
 use crate::standing::{Claim, Sign, Waiting};
 
 /// The standing of an owner of three shards, whose requests are 20 more each time.
@@ -36,7 +36,7 @@ async fn owners_say_their_standing_and_who_waits() {
     let (process, address) = ("9-w".to_string(), "http://w:1".to_string());
     let note = WaitingNote { process, address, ..WaitingNote::default() };
     let notes = vec![(note, clock::now().mono_ns)];
-    asked.wait(Waiting { notes, left_out: 4, ..Waiting::default() });
+    asked.set_waiting(Waiting { notes, left_out: 4, ..Waiting::default() });
     let url = format!("{}/api/v1/cluster", ports.url(0));
     let cluster = loop {
         let (status, missing, cluster) = ask(http().get(&url)).await;
@@ -68,7 +68,7 @@ async fn owners_say_their_standing_and_who_waits() {
     // A sign of life that is seen again is no new one.
     let age_ns = |cluster: &Value| cluster["missing_shards"][0]["sign_of_life_age_ns"].as_u64();
     asked.see(2, Some(sign));
-    asked.miss_waiting("the bucket is away".to_string());
+    asked.set_waiting_unknown("the bucket is away".to_string());
     let again = ask(http().get(&url)).await.2;
     assert!(age_ns(&again) > age_ns(&cluster), "{again:#}");
     assert_eq!(again["waiting_unknown"], "the bucket is away");
@@ -97,10 +97,10 @@ async fn an_address_that_leads_to_another_program_is_seen() {
     let owners = Owners::new(api.door.clone(), IDLE_MAX);
     for (url, expected) in [
         (ports.url(0), Ok(())),
-        (ports.url(1), Err(Astray::OtherCoordinator)),
-        (ports.url(2), Err(Astray::Stranger)),
-        (format!("http://{gone}"), Err(Astray::Unreachable)),
-        (ports.url(0).replace("http:", "https:"), Err(Astray::Unreachable)),
+        (ports.url(1), Err(AddressProblem::OtherCoordinator)),
+        (ports.url(2), Err(AddressProblem::Stranger)),
+        (format!("http://{gone}"), Err(AddressProblem::Unreachable)),
+        (ports.url(0).replace("http:", "https:"), Err(AddressProblem::Unreachable)),
     ] {
         assert_eq!(own_address::ask(&owners, &url, &own).await, expected, "{url}");
     }
