@@ -24,6 +24,9 @@ use crate::standing::{Standing, Waiting};
 /// Time for the removal of the object when the coordinator ends.
 const END_TIME: Duration = Duration::from_secs(2);
 
+/// Old objects that one poll removes; the next one removes further ones.
+const REMOVED_MAX: usize = 16;
+
 /// The object of a coordinator that may come to wait.
 #[derive(Debug)]
 pub(crate) struct Announcement {
@@ -104,7 +107,7 @@ async fn announce(
 pub(crate) async fn watch(notes: WaitingNotes, standing: Standing, every: Duration) {
     let (mut watch, mut known) = (WaitingWatch::default(), BTreeMap::new());
     loop {
-        match poll_waiting(&notes, &mut watch, &mut known).await {
+        match poll_waiting(&notes, &mut watch, &mut known, clock::now().mono_ns).await {
             Ok(waiting) => standing.set_waiting(waiting),
             Err(why) => standing.set_waiting_unknown(why.to_string()),
         }
@@ -112,15 +115,15 @@ pub(crate) async fn watch(notes: WaitingNotes, standing: Standing, every: Durati
     }
 }
 
-/// Lists the objects, and reads those of coordinators that wait and are not known yet.
+/// Lists the objects, reads those of coordinators that wait and are not known yet, and removes old
+/// ones. `now_ns` is the time by the monotonic clock.
 async fn poll_waiting(
     notes: &WaitingNotes,
     watch: &mut WaitingWatch,
     known: &mut BTreeMap<String, WaitingNote>,
+    now_ns: u64,
 ) -> Result<Waiting> {
-    let listed = notes.list().await?;
-    let now_ns = clock::now().mono_ns;
-    watch.listed(now_ns, listed);
+    watch.listed(now_ns, notes.list().await?);
     let (mut waiting, mut read) = (Waiting::default(), BTreeMap::new());
     let listed = watch.waiting(now_ns);
     waiting.left_out = listed.len().saturating_sub(WAITING_READ_MAX) as u64;
@@ -136,15 +139,19 @@ async fn poll_waiting(
         }
     }
     *known = read;
-    for name in watch.abandoned(now_ns) {
-        notes.remove(&name).await?;
+    for name in watch.abandoned(now_ns).into_iter().take(REMOVED_MAX) {
+        // The next poll tries again.
+        if let Err(why) = notes.remove(&name).await {
+            tracing::debug!("the note of the coordinator {name} is not removed: {why}");
+        }
     }
     Ok(waiting)
 }
 
 #[cfg(test)]
 mod tests {
-    use memtape_bucket::{BUCKET, Server};
+    use memtape_bucket::{BUCKET, Fault, Rule, Server};
+    use memtape_core::waiting::WAITING_REMOVED_AFTER_NS;
     use memtape_store::bucket::Bucket;
 
     use super::*;
@@ -176,11 +183,22 @@ mod tests {
             Announcement::new(self.notes(), &owner, SOON)
         }
 
+        /// Polls as if it were later by this time.
+        async fn poll(
+            &self,
+            watch: &mut WaitingWatch,
+            known: &mut BTreeMap<String, WaitingNote>,
+            later_ns: u64,
+        ) -> Waiting {
+            let now_ns = clock::now().mono_ns + later_ns;
+            poll_waiting(&self.notes(), watch, known, now_ns).await.unwrap()
+        }
+
         /// Waits until these are shown as waiting.
         async fn shows(&self, watch: &mut WaitingWatch, expected: &[&str]) -> Waiting {
             let mut known = BTreeMap::new();
             loop {
-                let waiting = poll_waiting(&self.notes(), watch, &mut known).await.unwrap();
+                let waiting = self.poll(watch, &mut known, 0).await;
                 let shown = waiting.notes.iter().map(|(note, _)| note.process.as_str());
                 if shown.collect::<Vec<_>>() == expected {
                     return waiting;
@@ -211,8 +229,33 @@ mod tests {
         rig.shows(&mut watch, &["b"]).await;
         b.end();
         rig.shows(&mut watch, &[]).await;
-        let keys = rig.server.keys();
-        assert_eq!(keys, ["cluster/waiting/killed"], "it is removed after its time");
+        assert_eq!(rig.server.keys(), ["cluster/waiting/killed"]);
+    }
+
+    #[tokio::test]
+    async fn objects_that_do_not_change_are_removed_after_ten_minutes() {
+        let (rig, mut watch, mut known) =
+            (Rig::new().await, WaitingWatch::default(), BTreeMap::new());
+        for number in 0..=REMOVED_MAX {
+            rig.notes().write(&rig.announcement(&format!("n{number:03}")).note).await.unwrap();
+        }
+        rig.poll(&mut watch, &mut known, 0).await;
+        // A minute before its end, and the time that the test takes.
+        rig.poll(&mut watch, &mut known, WAITING_REMOVED_AFTER_NS - 60_000_000_000).await;
+        assert_eq!(rig.server.keys().len(), REMOVED_MAX + 1);
+        // An object that cannot be removed does not hide who waits.
+        let method = Some("POST".parse().unwrap());
+        rig.server.add_rule(Rule { method, ..Rule::of("a", Fault::Denied) });
+        rig.notes().write(&rig.announcement("b").note).await.unwrap();
+        let waiting = rig.poll(&mut watch, &mut known, WAITING_REMOVED_AFTER_NS).await;
+        assert_eq!(waiting.notes[0].0.process, "b");
+        assert_eq!(rig.server.keys().len(), REMOVED_MAX + 2);
+        rig.server.clear_faults();
+        rig.poll(&mut watch, &mut known, WAITING_REMOVED_AFTER_NS).await;
+        let last = format!("cluster/waiting/n{REMOVED_MAX:03}");
+        assert_eq!(rig.server.keys(), ["cluster/waiting/b", &last], "no more at once");
+        rig.poll(&mut watch, &mut known, WAITING_REMOVED_AFTER_NS).await;
+        assert_eq!(rig.server.keys(), ["cluster/waiting/b"]);
     }
 
     #[tokio::test]
@@ -227,10 +270,10 @@ mod tests {
         rig.server.put("cluster/waiting/m", "no note");
         let before = rig.bucket.requests().counts();
         let mut known = BTreeMap::new();
-        let waiting = poll_waiting(&rig.notes(), &mut watch, &mut known).await.unwrap();
+        let waiting = rig.poll(&mut watch, &mut known, 0).await;
         assert_eq!((waiting.notes.len(), waiting.left_out), (WAITING_READ_MAX - 1, 4));
         // Each is read once, and one list shows the changes.
-        poll_waiting(&rig.notes(), &mut watch, &mut known).await.unwrap();
+        rig.poll(&mut watch, &mut known, 0).await;
         let counts = rig.bucket.requests().counts();
         assert_eq!(counts.lists - before.lists, 2);
         assert_eq!(counts.gets - before.gets, WAITING_READ_MAX as u64 + 1, "twice what is none");
