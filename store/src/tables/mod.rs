@@ -117,8 +117,9 @@ impl<W: Write + Send> Tables<W> {
     }
 
     /// Adds the rows of a store, which has the jobs of this shard. The table of steps takes no
-    /// further series when it has `steps_bytes_max`; the oldest attempts come last. `pause` is
-    /// called between pieces of work, and ends it with its error. Blocks.
+    /// further series when it has `steps_bytes_max`: those that were not reached are left out, and
+    /// the series of the newest attempts come first. `pause` is called between pieces of work, and
+    /// ends it with its error. Blocks.
     ///
     /// # Errors
     /// A file cannot be written, or the store cannot be read.
