@@ -1,6 +1,6 @@
 //! docs/reference/http-api.md and metrics.md are what a running coordinator says of itself: its
 //! OpenAPI document, which is made here of the requests that it lists and their types, and its
-//! metrics while a job with an incident runs.
+//! metrics while a job with an incident runs. The coordinator is that of a cluster in a folder.
 //!
 //! `cargo xtask docs --reference` writes the pages and the document again.
 
@@ -11,13 +11,19 @@ mod metrics;
 
 use std::path::Path;
 
-use crate::fake::attached;
+use memtape_coordinator::Config;
+
+use crate::fake::{Agent, config, start};
 use crate::host_readings::{full, gpu};
 use crate::{JOB, train_until_captured};
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "cluster"), ignore = "the page has the requests to a bucket")]
 async fn the_reference_matches_the_served_document() {
-    let (_dir, running, mut agent) = attached().await;
+    let dir = tempfile::tempdir().unwrap();
+    let cluster_url = Some(format!("file://{}", dir.path().join("cluster").display()));
+    let running = start(Config { cluster_url, ..config(dir.path()) }).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
     agent.gpus = (0..JOB.ranks).map(gpu).collect();
     agent.announce(&JOB).await;
     let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
