@@ -151,8 +151,8 @@ impl Client {
         self.bytes(self.http.get(self.url(&path)?))
     }
 
-    /// Hands over an answer of any length as it comes. `accept` gets the shard that it is of before,
-    /// if the coordinator says it.
+    /// Hands over an answer of any length as it comes. Before that, `accept` gets the shard of the
+    /// answer, if the coordinator says it.
     /// Fails as [`Self::get`] does, when `accept` or `take` does, or when nothing comes for two
     /// minutes.
     pub(crate) fn download(
