@@ -8,6 +8,7 @@
 #   fleet   32,768 ranks of 8 jobs in a folder, 2 cores
 #   job     98,304 ranks of one job in a folder, 2 cores
 set -u
+mkdir -p "$2"
 folder=$(realpath "$1") out=$(realpath "$2")
 shift 2
 [ $# -gt 0 ] || set -- shards fleet job

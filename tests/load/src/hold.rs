@@ -42,7 +42,7 @@ pub(crate) struct Load {
     /// Coordinators in a bucket, each with a shard of its own.
     #[arg(long, default_value = "1", requires = "bucket_ms")]
     pub(crate) coordinators: NonZeroU16,
-    /// Read back the records of every such node.
+    /// Read back the records of every Nth node.
     #[arg(long, default_value = "1")]
     pub(crate) read_back_every: NonZeroUsize,
 }
