@@ -265,6 +265,23 @@ impl Member {
         }
     }
 
+    /// Is the cluster where it was joined? False where the bucket cannot be read.
+    async fn is_cluster_there(&self) -> anyhow::Result<bool> {
+        let Some(cluster) = &self.cluster else { return Ok(true) };
+        match identity::is_there(&self.bucket, cluster).await {
+            Ok(true) => Ok(true),
+            Ok(false) => bail!(
+                "the cluster {cluster} is no longer at {}: bring it back, then start this \
+                 coordinator again",
+                self.bucket.url()
+            ),
+            Err(why) => {
+                tracing::debug!("the cluster cannot be read: {why}");
+                Ok(false)
+            }
+        }
+    }
+
     /// Claims the hint, and takes the shard; none when another coordinator was faster.
     async fn claim(
         &self,
@@ -272,16 +289,8 @@ impl Member {
         known: Option<(Owner, Version)>,
     ) -> anyhow::Result<Option<Ownership>> {
         let Some(hint) = self.hints.get(usize::from(id.0)) else { return Ok(None) };
-        if let Some(cluster) = &self.cluster {
-            match identity::is_there(&self.bucket, cluster).await {
-                Ok(true) => {}
-                Ok(false) => bail!(
-                    "the cluster {cluster} is no longer at {}: bring it back, then start this \
-                     coordinator again",
-                    self.bucket.url()
-                ),
-                Err(_) => return Ok(None),
-            }
+        if !self.is_cluster_there().await? {
+            return Ok(None);
         }
         let (epoch, version) = known.map_or((0, None), |(owner, of)| (owner.epoch, Some(of)));
         let owner = Owner { epoch, ..self.owner.clone() };

@@ -223,8 +223,8 @@ fn records<R: Record>(
     }
 }
 
-/// Reads the records of a series in order of steps, none twice. Pauses after each block, since there
-/// may be thousands.
+/// Reads the records of a series in order of steps, none twice. Pauses after each block: there may
+/// be thousands.
 fn each_step(
     store: &Store,
     key: SeriesKey,
