@@ -19,7 +19,7 @@ const NOTE_BYTES_MAX: u64 = 4096;
 pub const LISTED_MAX: usize = 1000;
 
 /// Longest name of an object, and of what it says, in bytes.
-const NAME_BYTES_MAX: usize = 64;
+const WORD_BYTES_MAX: usize = 64;
 
 /// The objects below the prefix of a cluster.
 #[derive(Clone, Debug)]
@@ -109,5 +109,5 @@ impl WaitingNotes {
 
 /// Is it short, printable and without spaces?
 fn is_word(text: &str) -> bool {
-    text.len() <= NAME_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
+    text.len() <= WORD_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
