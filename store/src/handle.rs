@@ -28,6 +28,7 @@ use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::newest::{NewestRows, newest};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::segments;
+use crate::steps::sweep::sweep;
 use crate::writer::pending::Pending;
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
@@ -332,6 +333,17 @@ impl Store {
         bounds: NewestRows,
     ) -> Result<BTreeMap<SeriesKey, Vec<StepRecord>>> {
         newest((&self.shared.reader, &self.shared.open), keys, bounds)
+    }
+
+    /// Hands over the records of these series of one attempt, until `take` wants no more, in few
+    /// and large reads ([`sweep`]). Blocks.
+    pub(crate) fn sweep(
+        &self,
+        keys: &BTreeSet<SeriesKey>,
+        pause: &mut dyn FnMut() -> Result<()>,
+        take: &mut dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>>,
+    ) -> Result<usize> {
+        sweep((&self.shared.reader, &self.shared.open), keys, pause, take)
     }
 
     /// The snapshots.

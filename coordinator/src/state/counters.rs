@@ -90,7 +90,7 @@ losses! {
         "Ask less often; answers of status 429 say when to come again";
     ShardMissing: "A shard that an answer of the whole cluster lacks: its owner gave none",
         "`memtape cluster` says which, and why";
-    TableFull: "A series that the table of steps in the bucket lacks: the table was full before it",
+    TableFull: "A series that the full table of steps in the bucket lacks, whole or in part",
         "See docs/limits.md: lower `--steps-age-max`, or use more shards for the next cluster";
     SlowDownload: "A download that was ended because its client read too slowly",
         "Repeat it from a faster network";

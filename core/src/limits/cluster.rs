@@ -502,6 +502,6 @@ limits! {
         "its duration";
     TABLE_BYTES_MAX: u64 = 4 << 30, Bytes, "coordinator",
         "The table of steps that a coordinator of a cluster writes to the bucket",
-        "series that were not reached then are left out; those of the newest attempts come first",
+        "rows that were not reached then are left out; those of the newest attempts come first",
         "`memtape_losses_total{reason=\"table_full\"}`";
 }

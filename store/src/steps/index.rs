@@ -90,17 +90,19 @@ pub(crate) fn locations(
     Ok(found)
 }
 
-/// Locations of the blocks of all series of an attempt in a time bucket: of each series together,
-/// and within a file in the order in which they were packed.
-pub(crate) fn of_attempt(
+/// Locations of the blocks of these series in a time bucket: of each series together, and within a
+/// file in the order in which they were packed.
+pub(crate) fn among(
     catalogue: &Catalogue,
-    serial: u32,
+    keys: &BTreeSet<SeriesKey>,
     stretch: u32,
 ) -> Result<Vec<Location>> {
+    let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Ok(Vec::new()) };
+    // Behind all entries of the last one.
+    let end = [prefix(stretch, *last), vec![u8::MAX; KEY_BYTES]].concat();
     let mut found = Vec::new();
-    let prefix = [from(stretch).as_slice(), &serial.to_be_bytes()].concat();
-    catalogue.scan(&prefix, |key, value| {
-        found.extend(location(key, value));
+    catalogue.scan_range(&prefix(stretch, *first), &end, |key, value| {
+        found.extend(location(key, value).filter(|of| keys.contains(&of.series)));
         true
     })?;
     Ok(found)

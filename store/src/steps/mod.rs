@@ -7,3 +7,4 @@ pub(crate) mod newest;
 pub(crate) mod open_series;
 pub(crate) mod packer;
 pub(crate) mod segments;
+pub(crate) mod sweep;

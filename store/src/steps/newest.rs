@@ -65,18 +65,15 @@ fn read_near(
 ) -> Result<bool> {
     // In this order: rows that are packed away in between are found in either location.
     for (key, of) in rows.iter_mut() {
-        of.extend(open.of(*key).iter().flat_map(|open| open.parts()).flatten());
+        of.extend(open.rows_of(*key));
         cut(of, bounds);
     }
     let mut wanted: BTreeSet<SeriesKey> = rows.keys().copied().collect();
     for stretch in stretches.iter().rev().take(bounds.stretches_max) {
         wanted.retain(|key| rows.get(key).is_some_and(|of| of.len() < bounds.rows_max));
-        let Some(serial) = wanted.first().map(|key| key.serial) else { break };
         let mut blocks: BTreeMap<SeriesKey, Vec<Location>> = BTreeMap::new();
-        for location in index::of_attempt(&reader.catalogue, serial, *stretch)? {
-            if wanted.contains(&location.series) {
-                blocks.entry(location.series).or_default().push(location);
-            }
+        for location in index::among(&reader.catalogue, &wanted, *stretch)? {
+            blocks.entry(location.series).or_default().push(location);
         }
         while !blocks.is_empty() {
             let mut next: Vec<Location> = blocks.values_mut().flat_map(take_newest).collect();

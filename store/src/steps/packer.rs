@@ -40,7 +40,7 @@ const GIVEN_UP_PART: u64 = 16;
 pub(crate) const READS_MAX: usize = 3;
 
 /// Series packed in one slice: some milliseconds of work.
-const SLICE_SERIES: usize = 128;
+pub(crate) const SLICE_SERIES: usize = 128;
 
 /// Rows that are not packed yet, for writing and reading.
 #[derive(Debug, Default)]
@@ -190,6 +190,11 @@ impl OpenSteps {
         let within = (key, (0, 0))..=(key, (u64::MAX, u64::MAX));
         let parts = [&rows.frozen, &rows.new];
         parts.iter().flat_map(|part| part.range(within.clone())).map(|(_, of)| of.clone()).collect()
+    }
+
+    /// The same rows, copied.
+    pub(crate) fn rows_of(&self, key: SeriesKey) -> Vec<StepRecord> {
+        self.of(key).iter().flat_map(OpenSeries::parts).flatten().copied().collect()
     }
 }
 

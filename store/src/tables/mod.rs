@@ -14,6 +14,7 @@ mod file;
 pub mod publishing;
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
@@ -25,19 +26,12 @@ use memtape_core::placement::JobsShard;
 use crate::encoding::decode;
 use crate::error::{During, Result};
 use crate::handle::Store;
-use crate::records::{
-    ActionRecord, AttemptRecord, IncidentRecord, RankRecord, Record, SeriesKey, StepRecord,
-};
-use crate::steps::packer::Found;
+use crate::records::{ActionRecord, AttemptRecord, IncidentRecord, RankRecord, Record, SeriesKey};
 use crate::tables::columns::{DeviceRow, StepRow};
 use crate::tables::file::TableFile;
 
 /// Records that are read at once.
 const RECORDS_MAX: usize = 256;
-
-/// Records of a series in memory, and as many again while it is read: a longer series is read
-/// several times.
-const SERIES_RECORDS_MAX: usize = 1 << 16;
 
 /// Rows of each table that were written.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
@@ -54,7 +48,7 @@ pub struct TableRows {
     pub incidents: u64,
     /// Rows of `actions.parquet`.
     pub actions: u64,
-    /// Series of old attempts that the table of steps lacks, because it is full.
+    /// Series that the table of steps lacks, whole or in part, because it is full.
     #[serde(skip)]
     pub series_left_out: u64,
 }
@@ -117,9 +111,9 @@ impl<W: Write + Send> Tables<W> {
     }
 
     /// Adds the rows of a store, which has the jobs of this shard. The table of steps takes no
-    /// further series when it has `steps_bytes_max`: those that were not reached are left out, and
-    /// the series of the newest attempts come first. `pause` is called between pieces of work, and
-    /// ends it with its error. Blocks.
+    /// further rows when it has `steps_bytes_max`: the newest attempts come first, and of a group
+    /// of series the newest rows. `pause` is called between pieces of work, and ends it with its
+    /// error. Blocks.
     ///
     /// # Errors
     /// A file cannot be written, or the store cannot be read.
@@ -131,26 +125,34 @@ impl<W: Write + Send> Tables<W> {
         pause: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         records(store, pause, |attempt| self.attempts.push(attempt, shard))?;
-        let mut series = Vec::new();
+        let mut series: BTreeMap<Reverse<u32>, BTreeSet<SeriesKey>> = BTreeMap::new();
         records(store, pause, |rank: &RankRecord| {
             for device in DeviceRow::of_rank(rank) {
                 let (serial, rank, device_number) =
                     (device.serial, device.rank, device.totals.device);
-                series.push(SeriesKey { serial, rank, device: device_number });
+                let key = SeriesKey { serial, rank, device: device_number };
+                series.entry(Reverse(serial)).or_default().insert(key);
                 self.devices.push(&device, shard)?;
             }
             self.ranks.push(rank, shard)
         })?;
-        series.sort_by_key(|key| Reverse(key.serial));
-        for (done, key) in series.iter().enumerate() {
-            if self.steps.bytes() >= steps_bytes_max {
-                self.series_left_out += (series.len() - done) as u64;
-                break;
+        let is_full = |steps: &TableFile<_, _>| steps.bytes() >= steps_bytes_max;
+        for of_attempt in series.values() {
+            if is_full(&self.steps) {
+                self.series_left_out += of_attempt.len() as u64;
+                continue;
             }
-            let SeriesKey { serial, rank, device } = *key;
-            each_step(store, *key, pause, |record| {
-                self.steps.push(&StepRow { serial, rank, device, record }, shard)
+            let taken = store.sweep(of_attempt, pause, &mut |key, records| {
+                if is_full(&self.steps) {
+                    return Ok(ControlFlow::Break(()));
+                }
+                let SeriesKey { serial, rank, device } = key;
+                for record in records {
+                    self.steps.push(&StepRow { serial, rank, device, record: *record }, shard)?;
+                }
+                Ok(ControlFlow::Continue(()))
             })?;
+            self.series_left_out += (of_attempt.len() - taken) as u64;
         }
         records(store, pause, |incident| self.incidents.push(incident, shard))?;
         records(store, pause, |action| self.actions.push(action, shard))
@@ -221,49 +223,6 @@ fn records<R: Record>(
         from = [last, vec![0]].concat();
         pause()?;
     }
-}
-
-/// Reads the records of a series in order of steps, none twice. Pauses after each block: there may
-/// be thousands.
-fn each_step(
-    store: &Store,
-    key: SeriesKey,
-    pause: &mut dyn FnMut() -> Result<()>,
-    mut take: impl FnMut(StepRecord) -> Result<()>,
-) -> Result<()> {
-    let mut after = None;
-    loop {
-        let (mut rows, mut goes_on) = (Vec::new(), Ok(()));
-        store.series_each(key, &mut |found| {
-            match found {
-                Found::Rows(more) => {
-                    rows.extend(more.into_iter().filter(|row| Some(row.last_step) > after));
-                }
-                Found::Forgotten => rows.clear(),
-            }
-            if rows.len() > 2 * SERIES_RECORDS_MAX {
-                shorten(&mut rows);
-            }
-            goes_on = pause();
-            if goes_on.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        goes_on?;
-        shorten(&mut rows);
-        for row in &rows {
-            take(*row)?;
-        }
-        after = rows.last().map(|row| row.last_step);
-        if rows.len() < SERIES_RECORDS_MAX {
-            return Ok(());
-        }
-    }
-}
-
-/// Leaves the first records of a series, in order.
-fn shorten(rows: &mut Vec<StepRecord>) {
-    rows.sort_by_key(|row| (row.last_step, row.first_step));
-    rows.dedup_by_key(|row| row.last_step);
-    rows.truncate(SERIES_RECORDS_MAX);
 }
 
 /// The page that documents the columns of all tables.

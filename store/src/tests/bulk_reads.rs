@@ -1,28 +1,35 @@
-//! The newest records of an attempt, read for all its series at once: those that each series has,
-//! in reads that do not grow with the number of series. A seed that fails is printed.
+//! Records of an attempt, the newest or all, read for all its series at once: those that each
+//! series has, in reads that do not grow with the number of series. A seed that fails is printed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use fastrand::Rng;
 use memtape_bucket::Server;
 use memtape_disk::clock::{self, Now};
+use memtape_disk::files::Disk;
 use memtape_simulated_disk::SimulatedDisk;
 use tokio::runtime::Runtime;
 
 use crate::bucket::Bucket;
+use crate::cluster::disk::ShardDisk;
 use crate::cluster::shard::{Shard, ShardId};
 use crate::handle::Store;
-use crate::records::{SeriesKey, StepRecord};
+use crate::records::{SeriesKey, Source, StepRecord};
 use crate::steps::newest::NewestRows;
 use crate::steps::packer::StepLimits;
-use crate::tests::fixtures::{answer, close, flush, row};
+use crate::tests::fixtures::{answer, flush, row};
 
 /// Time for taking a shard.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SEEDS: u64 = 300;
+/// Records of a series that are packed at once.
+const ROWS: u64 = 24;
+
 const MINUTE_NS: i64 = 60_000_000_000;
 
 fn key(serial: u32, rank: u32) -> SeriesKey {
@@ -31,9 +38,13 @@ fn key(serial: u32, rank: u32) -> SeriesKey {
 
 /// Appends a record to each of these series.
 fn append(store: &Store, series: impl IntoIterator<Item = SeriesKey>, step: u64) {
-    let (sender, done) = channel();
     let batch = series.into_iter().map(|key| ((key, (u64::from(key.rank), 1)), vec![row(step)]));
-    store.steps(batch.collect(), Box::new(move |result| sender.send(result).unwrap()));
+    append_all(store, batch.collect());
+}
+
+fn append_all(store: &Store, batch: Vec<(Source, Vec<StepRecord>)>) {
+    let (sender, done) = channel();
+    store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
     store.turn();
     answer(&done).unwrap();
 }
@@ -43,14 +54,27 @@ fn begin(disk: &SimulatedDisk, now: Now) -> Store {
     Store::open_in_turns(&disk.process()).unwrap().0
 }
 
-/// Series that report at some steps and not at others, packings, restarts, and files that give up
-/// blocks; then all are read with these bounds.
+/// All records that a table has, in order.
+fn swept(store: &Store, keys: &BTreeSet<SeriesKey>) -> BTreeMap<SeriesKey, Vec<StepRecord>> {
+    let mut found = BTreeMap::<SeriesKey, Vec<StepRecord>>::new();
+    let taken = store.sweep(keys, &mut || Ok(()), &mut |key, older| {
+        found.entry(key).or_default().extend(older);
+        Ok(ControlFlow::Continue(()))
+    });
+    assert_eq!(taken.unwrap(), keys.len());
+    found.values_mut().for_each(|rows| rows.sort_by_key(|row| row.last_step));
+    found
+}
+
+/// Series that report at some steps and not at others, steps that are sent again, packings, restarts,
+/// and files that give up blocks; then all are read.
 fn check(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let disk = SimulatedDisk::new(seed);
     let mut now = Now { mono_ns: 1 << 60, wall_ns: 1 << 60 };
     let mut store = begin(&disk, now);
     let all: BTreeSet<SeriesKey> = (0..6).map(|rank| key(1, rank)).collect();
+    let mut is_any_again = false;
     for step in 1..rng.u64(2..80) {
         let part = rng.u32(1..=6);
         append(&store, all.iter().copied().filter(|of| of.rank % part == 0), step);
@@ -71,6 +95,13 @@ fn check(seed: u64) {
                 flush(&store);
                 store.limit_steps(StepLimits::default());
             }
+            5 => {
+                // As an agent does that got no answer, and may end before all is sent again.
+                let begin = rng.u64(1..=step);
+                let again = begin..=rng.u64(begin..=step);
+                is_any_again = true;
+                again.for_each(|step| append(&store, [key(1, rng.u32(0..6))], step));
+            }
             _ => {}
         }
     }
@@ -79,8 +110,14 @@ fn check(seed: u64) {
     let bounds = NewestRows { rows_max, stretches_max };
     let found = store.newest(&all, bounds).unwrap();
     assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all);
+    let mut swept = swept(&store, &all);
     for (key, rows) in found {
         let whole = store.series(key).unwrap();
+        assert_eq!(swept.remove(&key).unwrap_or_default(), whole, "seed {seed}: {key:?}");
+        if is_any_again {
+            // The newest records may be older steps then.
+            continue;
+        }
         let expected = whole.len().min(rows_max);
         let is_enough = match stretches_max {
             usize::MAX => rows.len() == expected,
@@ -97,36 +134,77 @@ fn steps(rows: &[StepRecord]) -> Vec<u64> {
 }
 
 #[test]
-fn the_newest_records_of_all_series_are_those_of_each() {
+fn the_records_of_all_series_are_those_of_each() {
     (0..SEEDS).for_each(check);
 }
 
-/// One request for each series would keep a large job unwatched for minutes.
+/// A record that a block cannot shorten.
+fn random_row(rng: &mut Rng, step: u64) -> StepRecord {
+    let [peak_allocated, end_allocated, floor_reserved, peak_reserved, end_reserved] =
+        std::array::from_fn(|_| rng.u64(..));
+    StepRecord {
+        peak_allocated,
+        end_allocated,
+        floor_reserved,
+        peak_reserved,
+        end_reserved,
+        ..row(step)
+    }
+}
+
+/// A request for each series would keep a large job unwatched for minutes, and tables would take
+/// hours.
 #[test]
-fn the_newest_records_of_many_series_take_few_requests() {
+fn the_records_of_many_series_take_few_requests() {
     const RANKS: u32 = 1024;
+    const PACKINGS: u64 = 8;
     let runtime = Runtime::new().unwrap();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = runtime.block_on(Server::start());
     let bucket = Bucket::with_few_retries("s3://bucket/c", server.settings("a")).unwrap();
-    let open = || {
+    let mut now = Now { mono_ns: 1 << 60, wall_ns: 1 << 60 };
+    clock::set(now);
+    let begin = || {
         let shard = runtime.block_on(Shard::take(&bucket, ShardId(0), None, PATIENCE));
-        Store::open_shard(shard.unwrap().into(), runtime.handle().clone()).unwrap().0
+        let disk = ShardDisk::open(shard.unwrap().into(), runtime.handle().clone()).unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        Store::open_in_turns(&disk).unwrap().0
     };
     let all: BTreeSet<SeriesKey> = (0..RANKS).map(|rank| key(1, rank)).collect();
-    let store = open();
-    for step in 1..=8 {
-        append(&store, all.iter().copied(), step);
-        if step % 2 == 0 {
-            flush(&store);
-        }
+    let mut rng = Rng::with_seed(1);
+    let store = begin();
+    for packing in 0..PACKINGS {
+        let batch = all.iter().map(|of| {
+            let steps = packing * ROWS + 1..=(packing + 1) * ROWS;
+            ((*of, (0, 1)), steps.map(|step| random_row(&mut rng, step)).collect())
+        });
+        append_all(&store, batch.collect());
+        flush(&store);
     }
-    close(store);
-    let store = open();
+    // A start reads the newest file of steps: this begins the next one.
+    now.mono_ns += 2 * 60 * MINUTE_NS.unsigned_abs();
+    now.wall_ns += 2 * 60 * MINUTE_NS;
+    clock::set(now);
+    append(&store, [key(2, 0)], 1);
+    flush(&store);
+    drop(store);
+
+    let store = begin();
     let before = server.requests();
     let bounds = NewestRows { rows_max: 3, stretches_max: 72 };
     let found = store.newest(&all, bounds).unwrap();
     let requests = server.requests() - before;
-    assert!(found.values().all(|rows| steps(rows) == [6, 7, 8]));
-    assert!(requests < u64::from(RANKS) / 16, "{requests} requests");
+    let newest = PACKINGS * ROWS;
+    assert!(found.values().all(|rows| steps(rows) == [newest - 2, newest - 1, newest]));
+    assert!(0 < requests && requests < u64::from(RANKS) / 16, "{requests} requests for the newest");
+    drop(store);
+
+    let store = begin();
+    let before = server.requests();
+    let found = swept(&store, &all);
+    let requests = server.requests() - before;
+    assert_eq!(found.len(), all.len());
+    assert!(found.values().all(|rows| rows.len() as u64 == newest));
+    let blocks = u64::from(RANKS) * PACKINGS;
+    assert!(0 < requests && requests < blocks / 16, "{requests} requests for all");
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod basics;
+mod bulk_reads;
 mod clock_jumps;
 mod cluster;
 mod crash;
@@ -11,7 +12,6 @@ mod full_disk;
 mod joining;
 mod kill;
 mod moving;
-mod newest;
 mod publishing;
 mod remote;
 mod shard_store;
