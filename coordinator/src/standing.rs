@@ -22,7 +22,7 @@ use memtape_proto::api::{BucketRequests, MissingShard, Shard, WaitingCoordinator
 pub(crate) const MARK: HeaderName = HeaderName::from_static("memtape-mark");
 
 /// The end of a coordinator whose shard another one took.
-pub(crate) const REPLACED: &str = "another coordinator owns the cluster: start this one again";
+pub(crate) const REPLACED: &str = "another coordinator owns the shard: start this one again";
 
 /// A claimed sign of life.
 #[derive(Debug, Default)]

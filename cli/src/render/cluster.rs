@@ -48,6 +48,10 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
             .column("no answer", |of| of.why.clone());
         text.push('\n');
         text += &missing.text_or("");
+        let is_none_waiting = cluster.waiting.is_empty() && cluster.waiting_unknown.is_empty();
+        if is_none_waiting && cluster.waiting_left_out == 0 {
+            text += "no coordinator is known to wait: start one more for each of these shards\n";
+        }
     }
     text + &waiting(cluster)
 }

@@ -172,7 +172,7 @@ fn an_owner_that_was_replaced_ends_with_a_plain_line() {
     signal(first.id(), libc::SIGCONT);
     let (status, said) = first.end(PATIENCE);
     assert_eq!(status, Some(1), "{said:#?}");
-    let plain = "memtape: another coordinator owns the cluster: start this one again";
+    let plain = "memtape: another coordinator owns the shard: start this one again";
     assert_eq!(said.last().map(String::as_str), Some(plain), "{said:#?}");
     let is_trace = |line: &&String| line.contains("backtrace") || line.contains("panicked");
     assert_eq!(said.iter().find(is_trace), None, "{said:#?}");

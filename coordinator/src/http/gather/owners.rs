@@ -60,6 +60,11 @@ pub(super) enum Absent {
     Broken,
     #[error("its owner gave no answer within {} s", .0.as_secs())]
     Late(Duration),
+    #[error(
+        "its URL leads to another coordinator: correct --cluster-address of its owner, or, where \
+         that is gone, start one more coordinator"
+    )]
+    Elsewhere,
     #[error("its owner answered {0}")]
     Refused(StatusCode),
     #[error("its owner answered something else: compare the versions")]
@@ -152,9 +157,8 @@ impl Owners {
             tracing::debug!("the owner of a shard cannot be asked: {error}");
             if error.is_connect() { Absent::Unreachable } else { Absent::Broken }
         })?;
-        // It owns another shard by now.
         if answer.status() == StatusCode::MISDIRECTED_REQUEST {
-            return Err(Absent::Refused(answer.status()));
+            return Err(Absent::Elsewhere);
         }
         let length = answer.content_length();
         Ok(Answered { answer, length, deadline })
