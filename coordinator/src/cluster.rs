@@ -385,7 +385,7 @@ async fn read_owners(
         let known = read_all(&hints).await;
         for (shard, known) in shards.iter().zip(&known) {
             if let Ok(known) = known {
-                standing.see(*shard, known.as_ref().and_then(sign));
+                standing.note_sign(*shard, known.as_ref().and_then(sign));
             }
         }
         owners.send_modify(|owners| {

@@ -10,13 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::HeaderName;
-use memtape_core::traffic::{
-    READING_DOLLARS_PER_MILLION, RequestCounts, RequestRates, RequestWatch,
-    WRITING_DOLLARS_PER_MILLION,
-};
+use memtape_core::traffic::{RequestCounts, RequestWatch};
 use memtape_core::waiting::WaitingNote;
 use memtape_disk::clock;
-use memtape_proto::api::{BucketRequests, MissingShard, Shard, WaitingCoordinator};
+use memtape_proto::api::{MissingShard, Shard, WaitingCoordinator};
 
 /// Header of `/healthz` with the mark of an owner's process.
 pub(crate) const MARK: HeaderName = HeaderName::from_static("memtape-mark");
@@ -112,8 +109,8 @@ impl Standing {
         }
     }
 
-    /// Notes the sign of life of a shard's owner as it was read now.
-    pub(crate) fn see(&self, shard: usize, sign: Option<Sign>) {
+    /// Notes the sign of life of a shard's owner, which was read now.
+    pub(crate) fn note_sign(&self, shard: usize, sign: Option<Sign>) {
         let Some(inner) = &self.0 else { return };
         let mut seen = lock(&inner.seen);
         if let Some(known) = seen.signs.get_mut(shard)
@@ -155,23 +152,22 @@ impl Standing {
         self.0.as_ref().map(|inner| (inner.requests.0)())
     }
 
-    /// Completes what is said of the own shard.
-    pub(crate) fn of_own(&self, shard: Shard) -> Shard {
+    /// The shard of this coordinator, with what it knows of itself.
+    pub(crate) fn with_own(&self, shard: Shard) -> Shard {
         let Some(inner) = &self.0 else { return shard };
         let now_ns = clock::now().mono_ns;
-        let rates = lock(&inner.watch).rates(now_ns, (inner.requests.0)());
         Shard {
             name: inner.name.clone(),
             epoch: inner.claim.epoch.load(Relaxed),
             sign_of_life_age_ns: Some(inner.claim.age_ns()),
-            requests: rates.map(shown),
+            requests: lock(&inner.watch).rates(now_ns, (inner.requests.0)()),
             address_problem: lock(&inner.address_problem).clone(),
             ..shard
         }
     }
 
-    /// Completes what is said of a shard without an answer.
-    pub(crate) fn of_missing(&self, missing: MissingShard) -> MissingShard {
+    /// A shard without an answer, with the last sign of life of its owner.
+    pub(crate) fn with_last_sign(&self, missing: MissingShard) -> MissingShard {
         let Some(inner) = &self.0 else { return missing };
         let seen = lock(&inner.seen);
         match seen.signs.get(usize::from(missing.shard)).and_then(Option::as_ref) {
@@ -197,27 +193,6 @@ impl Standing {
             sign_of_life_age_ns: now_ns.saturating_sub(since_ns),
         };
         (notes.into_iter().map(shown).collect(), left_out, unknown)
-    }
-}
-
-fn shown(rates: RequestRates) -> BucketRequests {
-    let RequestRates {
-        seconds,
-        requests_per_second,
-        puts_per_second,
-        lists_per_second,
-        gets_per_second,
-        dollars_per_day,
-    } = rates;
-    BucketRequests {
-        seconds,
-        requests_per_second,
-        puts_per_second,
-        lists_per_second,
-        gets_per_second,
-        dollars_per_day,
-        dollars_per_million_writing: WRITING_DOLLARS_PER_MILLION,
-        dollars_per_million_reading: READING_DOLLARS_PER_MILLION,
     }
 }
 

@@ -6,11 +6,13 @@
 
 use alloc::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 /// Dollars for a million requests that write or list: PUT, COPY, POST, LIST.
-pub const WRITING_DOLLARS_PER_MILLION: f64 = 5.0;
+const WRITING_DOLLARS_PER_MILLION: f64 = 5.0;
 
 /// Dollars for a million requests that read: GET, HEAD. Requests that delete cost nothing.
-pub const READING_DOLLARS_PER_MILLION: f64 = 0.4;
+const READING_DOLLARS_PER_MILLION: f64 = 0.4;
 
 /// Time between two samples of the counts, in nanoseconds.
 pub const SAMPLE_EVERY_NS: u64 = 10_000_000_000;
@@ -36,8 +38,11 @@ pub struct RequestCounts {
     pub deletes: u64,
 }
 
-/// Requests to a bucket in a second, and what as many in each second of a day cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Requests to a bucket, and what as many in each second of a day cost, at these prices. Bytes and
+/// DELETE cost nothing here.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
 pub struct RequestRates {
     /// Time over which they were counted, in seconds.
     pub seconds: f64,
@@ -45,12 +50,16 @@ pub struct RequestRates {
     pub requests_per_second: f64,
     /// PUT.
     pub puts_per_second: f64,
-    /// LIST.
+    /// LIST, one for each page.
     pub lists_per_second: f64,
     /// GET and HEAD.
     pub gets_per_second: f64,
-    /// By the prices of this file.
+    /// PUT and LIST at the first of these prices, GET and HEAD at the second, in dollars.
     pub dollars_per_day: f64,
+    /// Price of a million PUT or LIST, in dollars.
+    pub dollars_per_million_writing: f64,
+    /// Price of a million GET or HEAD, in dollars.
+    pub dollars_per_million_reading: f64,
 }
 
 /// The counts of the last minute.
@@ -98,6 +107,8 @@ impl RequestCounts {
             lists_per_second: rate(self.lists),
             gets_per_second: rate(self.gets),
             dollars_per_day: self.dollars() / seconds * SECONDS_PER_DAY,
+            dollars_per_million_writing: WRITING_DOLLARS_PER_MILLION,
+            dollars_per_million_reading: READING_DOLLARS_PER_MILLION,
         }
     }
 }

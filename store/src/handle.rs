@@ -28,7 +28,7 @@ use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::newest::{NewestRows, newest};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::segments;
-use crate::steps::sweep::sweep;
+use crate::steps::sweep::{Take, sweep};
 use crate::writer::pending::Pending;
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
@@ -341,7 +341,7 @@ impl Store {
         &self,
         keys: &BTreeSet<SeriesKey>,
         pause: &mut dyn FnMut() -> Result<()>,
-        take: &mut dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>>,
+        take: &mut Take<'_>,
     ) -> Result<usize> {
         sweep((&self.shared.reader, &self.shared.open), keys, pause, take)
     }

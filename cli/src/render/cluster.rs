@@ -1,6 +1,7 @@
 //! The shards of a cluster as text: their owners, those without an answer, and who waits.
 
-use memtape_proto::api::{BucketRequests, Cluster, MissingShard, Shard, WaitingCoordinator};
+use memtape_core::traffic::RequestRates;
+use memtape_proto::api::{Cluster, MissingShard, Shard, WaitingCoordinator};
 
 use crate::clock::age;
 use crate::output::clean;
@@ -13,7 +14,7 @@ const SECONDS_PER_DAY: f64 = 86_400.0;
 /// A row for each shard that answered, what requests to the bucket cost, a row for each shard
 /// without an answer, and one for each coordinator that waits.
 pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
-    let rate = |of: &Shard, rate: fn(&BucketRequests) -> f64, digits: usize| {
+    let rate = |of: &Shard, rate: fn(&RequestRates) -> f64, digits: usize| {
         of.requests.as_ref().map(|requests| format!("{:.digits$}", rate(requests)))
     };
     let answered: Table<'_, Shard> = Table::of(&cluster.shards)
@@ -33,7 +34,7 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
         let line = format!("shard {}: {}", shard.shard, clean(&shard.address_problem));
         text += &format!("{}\n", Meaning::Bad.paint(&line));
     }
-    let requests: Vec<&BucketRequests> =
+    let requests: Vec<&RequestRates> =
         cluster.shards.iter().filter_map(|shard| shard.requests.as_ref()).collect();
     if let Some(priced) = requests.first() {
         text += &cost(priced, &requests);
@@ -57,8 +58,8 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
 }
 
 /// What the requests of all shards that answered cost, as arithmetic.
-fn cost(priced: &BucketRequests, requests: &[&BucketRequests]) -> String {
-    let sum = |rate: fn(&BucketRequests) -> f64| requests.iter().map(|of| rate(of)).sum::<f64>();
+fn cost(priced: &RequestRates, requests: &[&RequestRates]) -> String {
+    let sum = |rate: fn(&RequestRates) -> f64| requests.iter().map(|of| rate(of)).sum::<f64>();
     let writing = sum(|of| of.puts_per_second + of.lists_per_second);
     let (reading, dollars) = (sum(|of| of.gets_per_second), sum(|of| of.dollars_per_day));
     let millions = |per_second: f64| per_second * SECONDS_PER_DAY / 1e6;
@@ -108,7 +109,7 @@ mod tests {
 
     const NOW_NS: i64 = 1_795_244_404_000_000_000;
 
-    fn shard(number: u16, requests: Option<BucketRequests>) -> Shard {
+    fn shard(number: u16, requests: Option<RequestRates>) -> Shard {
         Shard {
             shard: number,
             owner: format!("https://c{number}:7771"),
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_cluster_shows_owners_their_requests_and_what_these_cost() {
-        let requests = |puts: f64| BucketRequests {
+        let requests = |puts: f64| RequestRates {
             seconds: 60.0,
             requests_per_second: puts + 13.0,
             puts_per_second: puts,

@@ -310,7 +310,7 @@ impl Gather {
         self.api.counters.lose(Loss::ShardMissing, missing.len() as u64);
         let standing = self.api.members.standing();
         let named = |(shard, owner, why): &(u16, String, Absent)| {
-            standing.of_missing(MissingShard {
+            standing.with_last_sign(MissingShard {
                 shard: *shard,
                 owner: owner.clone(),
                 why: why.to_string(),

@@ -34,7 +34,7 @@ async fn nodes(asking: Asking) -> Answer<Nodes> {
 /// for every list.
 async fn cluster(asking: Asking) -> Answer<Cluster> {
     let members = &asking.api.members;
-    let own = members.standing().of_own(Shard {
+    let own = members.standing().with_own(Shard {
         shard: members.own(),
         owner: members.url(members.own()),
         version: env!("CARGO_PKG_VERSION").to_string(),

@@ -1,5 +1,6 @@
 //! The shards of a cluster, and those that an answer lacks.
 
+use memtape_core::traffic::RequestRates;
 use serde::{Deserialize, Serialize};
 
 /// Header of a backup: its shard and the number of shards, as in `1/4`.
@@ -59,37 +60,13 @@ pub struct Shard {
     pub lag_ns: u64,
     /// Requests of its owner to the bucket in the last minute; none in the first second, and where
     /// the coordinator is in no cluster.
-    pub requests: Option<BucketRequests>,
+    pub requests: Option<RequestRates>,
     /// Why the URL of its owner does not lead to it, in a sentence; empty where it does.
     pub address_problem: String,
     /// Version of its owner's program.
     pub version: String,
     /// Since when this coordinator owns it, in nanoseconds of Unix time.
     pub owned_since_wall_ns: i64,
-}
-
-/// Requests to the bucket, and what as many in each second of a day cost, at these prices. Bytes
-/// and DELETE cost nothing here.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct BucketRequests {
-    /// Time over which they were counted, in seconds.
-    pub seconds: f64,
-    /// All requests.
-    pub requests_per_second: f64,
-    /// PUT.
-    pub puts_per_second: f64,
-    /// LIST, one for each page.
-    pub lists_per_second: f64,
-    /// GET and HEAD.
-    pub gets_per_second: f64,
-    /// PUT and LIST at the first of these prices, GET and HEAD at the second, in dollars.
-    pub dollars_per_day: f64,
-    /// Price of a million PUT or LIST, in dollars.
-    pub dollars_per_million_writing: f64,
-    /// Price of a million GET or HEAD, in dollars.
-    pub dollars_per_million_reading: f64,
 }
 
 /// A shard whose part an answer lacks.

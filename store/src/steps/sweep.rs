@@ -20,6 +20,9 @@ const GROUP_SERIES: usize = 2 * SLICE_SERIES;
 /// no answer, or a coordinator crashed: soon after each other.
 const RUNS_MAX: usize = 4096;
 
+/// Gets records of a series, and says whether it wants more.
+pub(crate) type Take<'a> = dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>> + 'a;
+
 /// Records by series.
 type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
@@ -33,7 +36,7 @@ pub(crate) fn sweep(
     (reader, open): (&Reader, &OpenSteps),
     keys: &BTreeSet<SeriesKey>,
     pause: &mut dyn FnMut() -> Result<()>,
-    take: &mut dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>>,
+    take: &mut Take<'_>,
 ) -> Result<usize> {
     let Some(SeriesKey { serial, .. }) = keys.first() else { return Ok(0) };
     let all: Vec<SeriesKey> = keys.iter().copied().collect();
@@ -60,7 +63,7 @@ pub(crate) fn sweep(
 /// What was handed over of a group.
 struct Taken<'a> {
     seen: BTreeMap<SeriesKey, Seen>,
-    take: &'a mut dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>>,
+    take: &'a mut Take<'a>,
 }
 
 impl Taken<'_> {

@@ -179,9 +179,9 @@ fn an_owner_that_was_replaced_ends_with_a_plain_line() {
 }
 
 #[test]
-fn the_ranks_of_the_readme_are_watched_by_ones_own_coordinators() {
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("the README");
-    let line = readme.lines().find(|line| line.contains("memtape demo-rank")).expect("the line");
+fn the_model_ranks_of_the_page_are_watched_by_ones_own_coordinators() {
+    let page = std::fs::read_to_string(root().join("docs/cluster.md")).expect("the page");
+    let line = page.lines().find(|line| line.contains("memtape demo-rank")).expect("the line");
     let mut rig = OnBucket::in_folder(2);
     let mut first = rig.coordinator(0, &[]);
     first.line_with("listening", PATIENCE);

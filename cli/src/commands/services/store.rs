@@ -255,7 +255,7 @@ fn write_backup(
     Ok((check_backup(aside)?, part))
 }
 
-/// Refuses the backup of another shard than the one that was asked for.
+/// Fails when the coordinator sent a shard other than the one that was asked for.
 fn is_of(asked: u16, answered: Option<JobsShard>) -> anyhow::Result<()> {
     match answered {
         Some(part) if part.shard == asked => Ok(()),

@@ -32,7 +32,7 @@ async fn owners_say_their_standing_and_who_waits() {
     asked.sample();
     other.sample();
     let sign = Sign { name: "9-c".to_string(), epoch: 5, version: "v".to_string() };
-    asked.see(2, Some(sign.clone()));
+    asked.note_sign(2, Some(sign.clone()));
     let (process, address) = ("9-w".to_string(), "http://w:1".to_string());
     let note = WaitingNote { process, address, ..WaitingNote::default() };
     let notes = vec![(note, clock::now().mono_ns)];
@@ -67,13 +67,13 @@ async fn owners_say_their_standing_and_who_waits() {
 
     // A sign of life that is seen again is no new one.
     let age_ns = |cluster: &Value| cluster["missing_shards"][0]["sign_of_life_age_ns"].as_u64();
-    asked.see(2, Some(sign));
+    asked.note_sign(2, Some(sign));
     asked.set_waiting_unknown("the bucket is away".to_string());
     let again = ask(http().get(&url)).await.2;
     assert!(age_ns(&again) > age_ns(&cluster), "{again:#}");
     assert_eq!(again["waiting_unknown"], "the bucket is away");
     assert_eq!(again["waiting"][0]["name"], "9-w", "who waited before");
-    asked.see(2, None);
+    asked.note_sign(2, None);
     let left = ask(http().get(&url)).await.2;
     assert_eq!((&left["missing_shards"][0]["name"], age_ns(&left)), (&"".into(), None));
     let metrics = http().get(format!("{}/metrics", ports.url(0))).send().await.unwrap();
