@@ -73,11 +73,6 @@ pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
 }
 
-/// `shard 0`, or `shards 0,2`.
-fn named(shards: &str) -> String {
-    format!("{} {shards}", if shards.contains(',') { "shards" } else { "shard" })
-}
-
 impl Client {
     /// A client of the coordinator at this URL; nothing is sent yet.
     /// Fails when it cannot be made, or others could read the token on its way.
@@ -258,8 +253,8 @@ impl Client {
             if let Some(shards) = response.headers().get("memtape-missing") {
                 let shards = shards.to_str().unwrap_or_default();
                 eprintln!(
-                    "memtape: warning: the answer lacks {}: `memtape cluster` says why",
-                    named(shards)
+                    "memtape: warning: the answer lacks shard{} {shards}: `memtape cluster` says why",
+                    if shards.contains(',') { "s" } else { "" }
                 );
             }
             return Ok(response);

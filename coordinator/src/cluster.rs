@@ -25,7 +25,7 @@ use memtape_store::cluster::hint::{Hint, Placement, Version};
 use memtape_store::cluster::shard::{Epoch, Shard, ShardError, ShardId};
 use memtape_store::cluster::waiting::WaitingNotes;
 use memtape_store::cluster::{identity, proof::process_name};
-use memtape_store::{Error, Kind, Loaded, Recovery, Store};
+use memtape_store::{Error, Kind, Loaded, Recovery, Requests, Store};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
@@ -321,9 +321,11 @@ impl Member {
                 let (owners, read) = watch::channel(known.collect());
                 let others = self.hints.iter().cloned().enumerate();
                 let others = others.filter(|(at, _)| !is_own(*at)).unzip();
-                let requests = self.bucket.requests().clone();
+                let requests = self.bucket.requests().cloned();
                 let named = (self.owner.process.clone(), claim.clone());
-                let standing = Standing::new(named, self.hints.len(), move || requests.counts());
+                let standing = Standing::new(named, self.hints.len(), move || {
+                    requests.as_ref().map(Requests::counts)
+                });
                 let members = Members::new(id.0, read).with(standing.clone());
                 let notes = WaitingNotes::new(&self.bucket);
                 let beside = vec![

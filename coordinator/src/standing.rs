@@ -53,8 +53,8 @@ struct Inner {
     address_problem: Mutex<String>,
 }
 
-/// Tells the requests so far.
-struct Counting(Box<dyn Fn() -> RequestCounts + Send + Sync>);
+/// Tells the requests so far; none where the bucket is a folder.
+struct Counting(Box<dyn Fn() -> Option<RequestCounts> + Send + Sync>);
 
 impl std::fmt::Debug for Counting {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -94,7 +94,7 @@ impl Standing {
     pub(crate) fn new(
         (name, claim): (String, Arc<Claim>),
         shards: usize,
-        requests: impl Fn() -> RequestCounts + Send + Sync + 'static,
+        requests: impl Fn() -> Option<RequestCounts> + Send + Sync + 'static,
     ) -> Self {
         let seen = Seen { signs: vec![None; shards], ..Seen::default() };
         let requests = Counting(Box::new(requests));
@@ -104,8 +104,9 @@ impl Standing {
 
     /// Notes the requests so far, for the rate of the last minute.
     pub(crate) fn sample(&self) {
-        if let Some(inner) = &self.0 {
-            lock(&inner.watch).sample(clock::now().mono_ns, (inner.requests.0)());
+        let Some(inner) = &self.0 else { return };
+        if let Some(counts) = (inner.requests.0)() {
+            lock(&inner.watch).sample(clock::now().mono_ns, counts);
         }
     }
 
@@ -149,7 +150,7 @@ impl Standing {
 
     /// The requests to the bucket so far; none without a bucket.
     pub(crate) fn requests(&self) -> Option<RequestCounts> {
-        self.0.as_ref().map(|inner| (inner.requests.0)())
+        self.0.as_ref().and_then(|inner| (inner.requests.0)())
     }
 
     /// The shard of this coordinator, with what it knows of itself.
@@ -160,7 +161,8 @@ impl Standing {
             name: inner.name.clone(),
             epoch: inner.claim.epoch.load(Relaxed),
             sign_of_life_age_ns: Some(inner.claim.age_ns()),
-            requests: lock(&inner.watch).rates(now_ns, (inner.requests.0)()),
+            requests: (inner.requests.0)()
+                .and_then(|counts| lock(&inner.watch).rates(now_ns, counts)),
             address_problem: lock(&inner.address_problem).clone(),
             ..shard
         }

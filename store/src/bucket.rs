@@ -11,8 +11,7 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::blobs::environment;
-#[cfg(feature = "cluster")]
-use crate::counting::{Counted, Requests};
+use crate::counting::Requests;
 use crate::error::{During, Error, Result};
 #[cfg(feature = "cluster")]
 use crate::folder;
@@ -33,8 +32,9 @@ pub struct Bucket {
     /// Where random numbers begin in a simulation.
     #[cfg(feature = "cluster")]
     pub(crate) seed: Option<u64>,
+    /// None where the bucket is a folder, or simulated.
     #[cfg(feature = "cluster")]
-    pub(crate) requests: Requests,
+    pub(crate) requests: Option<Requests>,
 }
 
 impl Bucket {
@@ -102,19 +102,33 @@ impl Bucket {
         ))
     }
 
-    /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables. Sends nothing yet.
+    /// As [`Self::counted`], with a counter of its own.
+    ///
+    /// # Errors
+    /// As [`Self::counted`].
+    pub fn new(url: &str, settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Self> {
+        Self::counted(url, settings, retry, &Requests::default())
+    }
+
+    /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables, whose requests are
+    /// counted here. Sends nothing yet.
     ///
     /// A URL `file:///PATH` is a folder of this machine.
     ///
     /// # Errors
     /// The URL is none of a bucket, or a variable makes no sense.
-    pub fn new(url: &str, settings: Vec<(String, String)>, retry: RetryConfig) -> Result<Self> {
+    pub(crate) fn counted(
+        url: &str,
+        settings: Vec<(String, String)>,
+        retry: RetryConfig,
+        requests: &Requests,
+    ) -> Result<Self> {
         #[cfg(feature = "cluster")]
         if let Some(path) = folder::path(url)? {
             let prefix = Path::from_absolute_path(path).map_err(|_| {
                 Error::foreign(format!("{url} cannot be used: name another folder"))
             })?;
-            return Ok(Self::counted(Arc::new(folder::Folder::new()), prefix, url, None));
+            return Ok(Self::uncounted(Arc::new(folder::Folder::new()), prefix, url));
         }
         let (bucket, prefix) = parse(url).ok_or_else(|| {
             Error::foreign(format!(
@@ -128,38 +142,37 @@ impl Bucket {
                 builder = builder.with_config(key, value);
             }
         }
+        let builder = builder.with_http_connector(requests.clone());
         let built = builder.with_bucket_name(bucket).with_retry(retry).build();
         let objects = built.during(|| format!("{url} cannot be used: check the AWS_ variables"))?;
-        let objects = Arc::new(objects);
-        #[cfg(feature = "cluster")]
-        return Ok(Self::counted(objects, prefix, url, None));
-        #[cfg(not(feature = "cluster"))]
-        Ok(Self { objects, prefix, url: url.into() })
+        Ok(Self {
+            objects: Arc::new(objects),
+            prefix,
+            url: url.into(),
+            #[cfg(feature = "cluster")]
+            seed: None,
+            #[cfg(feature = "cluster")]
+            requests: Some(requests.clone()),
+        })
     }
 
-    /// A prefix whose requests are counted from now on.
+    /// A prefix that is not in a bucket.
     #[cfg(feature = "cluster")]
-    pub(crate) fn counted(
-        objects: Arc<dyn ObjectStore>,
-        prefix: Path,
-        url: &str,
-        seed: Option<u64>,
-    ) -> Self {
-        let requests = Requests::default();
-        let objects = Counted::over(objects, &requests);
-        Self { objects, prefix, url: url.into(), seed, requests }
+    pub(crate) fn uncounted(objects: Arc<dyn ObjectStore>, prefix: Path, url: &str) -> Self {
+        Self { objects, prefix, url: url.into(), seed: None, requests: None }
     }
 
-    /// The requests that were sent by this bucket, and all that were made of it.
+    /// The counter of the requests; none where the bucket is a folder, or simulated.
     #[cfg(feature = "cluster")]
-    pub fn requests(&self) -> &Requests {
-        &self.requests
+    pub fn requests(&self) -> Option<&Requests> {
+        self.requests.as_ref()
     }
 
     /// A bucket that a simulation brings, whose clients draw their random numbers from this seed.
     #[cfg(feature = "simulation")]
     pub fn simulated(objects: Arc<dyn ObjectStore>, seed: u64) -> Self {
-        Self::counted(objects, Path::from("cluster"), "s3://simulated/cluster", Some(seed))
+        let bucket = Self::uncounted(objects, Path::from("cluster"), "s3://simulated/cluster");
+        Self { seed: Some(seed), ..bucket }
     }
 }
 

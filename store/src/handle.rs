@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 
 use memtape_core::limits::CHANGES_QUEUED_MAX;
 use memtape_core::placement::Proof;
@@ -35,7 +35,8 @@ use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
 use crate::writer::thread::{self, Job, Writer};
 use crate::writer::turns::Turns;
 use memtape_disk::clock;
-use memtape_disk::{files::Disk, real::RealDisk};
+use memtape_disk::files::{Disk, Held};
+use memtape_disk::real::RealDisk;
 #[cfg(feature = "cluster")]
 use tokio::runtime::Handle;
 
@@ -138,8 +139,9 @@ impl Store {
     /// As [`Self::keep_snapshots_at`].
     #[cfg(feature = "cluster")]
     pub async fn keep_snapshots_beside(&self, url: &str, bucket: &Bucket) -> Result<()> {
-        let remote = self.connect_snapshots(url, environment()).await?;
-        self.keep_snapshots_in(url, remote.counted(bucket.requests())).await
+        let requests = bucket.requests().cloned().unwrap_or_default();
+        let remote = Remote::connect_counted(url, self.owned(), environment(), &requests).await?;
+        self.keep_snapshots_in(url, remote).await
     }
 
     /// As [`Self::keep_snapshots_at`], with these `AWS_…` variables.
@@ -148,16 +150,13 @@ impl Store {
         url: &str,
         settings: Vec<(String, String)>,
     ) -> Result<()> {
-        self.keep_snapshots_in(url, self.connect_snapshots(url, settings).await?).await
+        let remote = Remote::connect(url, self.owned(), settings).await?;
+        self.keep_snapshots_in(url, remote).await
     }
 
-    async fn connect_snapshots(
-        &self,
-        url: &str,
-        settings: Vec<(String, String)>,
-    ) -> Result<Remote> {
-        let owned = (self.id(), Some(Arc::downgrade(&self.shared.lock)));
-        Remote::connect(url, owned, settings).await
+    /// Whose snapshots they are, and as long as which lock is held.
+    fn owned(&self) -> (&str, Option<Weak<dyn Held>>) {
+        (self.id(), Some(Arc::downgrade(&self.shared.lock)))
     }
 
     async fn keep_snapshots_in(&self, url: &str, remote: Remote) -> Result<()> {

@@ -21,7 +21,7 @@ mod catalogue;
 mod clock;
 #[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
 pub mod cluster;
-#[cfg(feature = "cluster")]
+#[cfg(feature = "s3")]
 mod counting;
 mod encoding;
 mod error;
@@ -47,7 +47,7 @@ pub use blobs::local::{Blobs, Swept};
 pub use blobs::reading::Reading;
 pub use blobs::remote::is_snapshots_url;
 pub use clock::{ClockRecord, StoreClock};
-#[cfg(feature = "cluster")]
+#[cfg(feature = "s3")]
 pub use counting::Requests;
 pub use encoding::{Changes, Loaded};
 pub use error::{Error, Kind, Result};

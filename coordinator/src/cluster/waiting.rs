@@ -268,13 +268,13 @@ mod tests {
         }
         // What another program wrote there.
         rig.server.put("cluster/waiting/m", "no note");
-        let before = rig.bucket.requests().counts();
+        let before = rig.bucket.requests().unwrap().counts();
         let mut known = BTreeMap::new();
         let waiting = rig.poll(&mut watch, &mut known, 0).await;
         assert_eq!((waiting.notes.len(), waiting.left_out), (WAITING_READ_MAX - 1, 4));
         // Each is read once, and one list shows the changes.
         rig.poll(&mut watch, &mut known, 0).await;
-        let counts = rig.bucket.requests().counts();
+        let counts = rig.bucket.requests().unwrap().counts();
         assert_eq!(counts.lists - before.lists, 2);
         assert_eq!(counts.gets - before.gets, WAITING_READ_MAX as u64 + 1, "twice what is none");
     }

@@ -59,7 +59,7 @@ pub struct Shard {
     /// in nanoseconds; 0 where all are durable.
     pub lag_ns: u64,
     /// Requests of its owner to the bucket in the last minute; none in the first second, and where
-    /// the coordinator is in no cluster.
+    /// the coordinator has no bucket.
     pub requests: Option<RequestRates>,
     /// Why the URL of its owner does not lead to it, in a sentence; empty where it does.
     pub address_problem: String,

@@ -26,8 +26,7 @@ use tokio_stream::StreamExt;
 
 use crate::blobs::reading::Objects;
 use crate::bucket::{self, Bucket};
-#[cfg(feature = "cluster")]
-use crate::counting::{Counted, Requests};
+use crate::counting::Requests;
 use crate::error::{During, Error, Kind, Result};
 
 /// Says whose prefix it is.
@@ -71,8 +70,18 @@ impl Remote {
     /// removed only as long as this lock is held.
     pub async fn connect(
         url: &str,
+        owned: (&str, Option<Weak<dyn Held>>),
+        settings: Vec<(String, String)>,
+    ) -> Result<Self> {
+        Self::connect_counted(url, owned, settings, &Requests::default()).await
+    }
+
+    /// As [`Self::connect`]; the requests are counted here.
+    pub(crate) async fn connect_counted(
+        url: &str,
         (owner, lock): (&str, Option<Weak<dyn Held>>),
         settings: Vec<(String, String)>,
+        requests: &Requests,
     ) -> Result<Self> {
         let retry = RetryConfig {
             max_retries: RETRIES_MAX,
@@ -82,11 +91,11 @@ impl Remote {
         let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let removing = lock.map(|lock| {
             let can_be_taken = lock.upgrade().is_some_and(|lock| lock.can_be_taken());
-            let bucket = || Bucket::new(url, settings.clone(), once);
+            let bucket = || Bucket::counted(url, settings.clone(), once, requests);
             let once = can_be_taken.then(bucket).transpose()?.map(|bucket| bucket.objects);
             Ok::<_, Error>(Removing { once, lock, runtime: Handle::current() })
         });
-        let bucket = Bucket::new(url, settings, retry)?;
+        let bucket = Bucket::counted(url, settings, retry, requests)?;
         let remote = Self { removing: removing.transpose()?, ..Self::at(bucket) };
         let claimed = timeout(CHECK_TIME, remote.claim(url, owner)).await;
         claimed.map_err(|_| {
@@ -100,17 +109,6 @@ impl Remote {
     /// The snapshots at a prefix, which is not claimed.
     pub(crate) fn at(Bucket { objects, prefix, .. }: Bucket) -> Self {
         Self { objects, prefix, removing: None }
-    }
-
-    /// The same, with requests that are counted from now on.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn counted(mut self, requests: &Requests) -> Self {
-        self.objects = Counted::over(self.objects, requests);
-        if let Some(removing) = &mut self.removing {
-            let once = removing.once.take();
-            removing.once = once.map(|objects| Counted::over(objects, requests));
-        }
-        self
     }
 
     /// Id of the store that wrote down that the prefix is its own; none where no store did.

@@ -1,9 +1,9 @@
 //! All records of many series of an attempt, as a table of steps has them.
 //!
 //! A group of series is read at a time: what is not packed yet, then one time bucket after the
-//! other, the newest first. In each, the index of the whole group is read at once, and the blocks in
-//! the order in which they lie in their files. So the reads are few and large, and the records of a
-//! time bucket of a group are the most in memory. Nothing is read without an index.
+//! other, the newest first. In each, the index of the whole group is read at once, and the blocks
+//! in the order in which they lie in their files. So the reads are few and large, and the records
+//! of a time bucket of a group are the most in memory. Nothing is read without an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ const GROUP_SERIES: usize = 2 * SLICE_SERIES;
 
 /// Runs of steps that are remembered of a series, the oldest. Records come twice where an agent got
 /// no answer, or a coordinator crashed: soon after each other.
-const RUNS_MAX: usize = 4096;
+pub(crate) const RUNS_MAX: usize = 4096;
 
 /// Gets records of a series, and says whether it wants more.
 pub(crate) type Take<'a> = dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>> + 'a;
@@ -27,8 +27,9 @@ pub(crate) type Take<'a> = dyn FnMut(SeriesKey, &[StepRecord]) -> Result<Control
 type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
 /// Hands over the records of these series of one attempt until `take` wants no more: of each series
-/// the newest first, in parts that are in order of steps, none twice (but see [`RUNS_MAX`]). `pause` is called after each
-/// block, and ends it with its error. Returns the number of series of which all was taken. Blocks.
+/// the newest first, in parts that are in order of steps, none twice (but see [`RUNS_MAX`]). `pause`
+/// is called after each block, and ends it with its error. Returns the number of series of which
+/// all was taken. Blocks.
 ///
 /// # Errors
 /// The disk or the index could not be read.
@@ -83,11 +84,11 @@ impl Taken<'_> {
 
 /// Steps of a series that were seen: the last step of each run by its first one.
 #[derive(Debug, Default)]
-struct Seen(BTreeMap<u64, u64>);
+pub(crate) struct Seen(pub(crate) BTreeMap<u64, u64>);
 
 impl Seen {
     /// Notes the steps of a record; false where its last step was seen before.
-    fn is_new(&mut self, row: &StepRecord) -> bool {
+    pub(crate) fn is_new(&mut self, row: &StepRecord) -> bool {
         let (mut first, mut last) = (row.first_step.min(row.last_step), row.last_step);
         if let Some((&begin, &end)) = self.0.range(..=last).next_back() {
             if end >= last {
@@ -130,42 +131,4 @@ fn of_stretch(
         }
     }
     Ok(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(first_step: u64, last_step: u64) -> StepRecord {
-        StepRecord { first_step, last_step, ..StepRecord::default() }
-    }
-
-    #[test]
-    fn a_step_is_new_once_whatever_the_order() {
-        for seed in 0..2000 {
-            let mut rng = fastrand::Rng::with_seed(seed);
-            let (mut seen, mut known) = (Seen::default(), BTreeSet::new());
-            let length = rng.u64(1..4);
-            for _ in 0..rng.u64(1..60) {
-                let last = length * rng.u64(1..30);
-                let is_new = seen.is_new(&row(last + 1 - length, last));
-                assert_eq!(is_new, known.insert(last), "seed {seed}: {last}, {seen:?}");
-            }
-            let steps: u64 = seen.0.iter().map(|(first, last)| last + 1 - first).sum();
-            assert_eq!(steps, known.len() as u64 * length, "seed {seed}: {seen:?}");
-        }
-    }
-
-    #[test]
-    fn the_newest_runs_are_forgotten_first() {
-        let mut seen = Seen::default();
-        let steps = 2..=2 * RUNS_MAX as u64 + 2;
-        steps.step_by(2).for_each(|step| assert!(seen.is_new(&row(step, step))));
-        assert_eq!(seen.0.len(), RUNS_MAX);
-        assert!(!seen.is_new(&row(2, 2)));
-        assert!(!seen.is_new(&row(2 * RUNS_MAX as u64, 2 * RUNS_MAX as u64)));
-        let extremes = [row(u64::MAX, u64::MAX), row(9, 0), row(0, u64::MAX)];
-        let mut seen = Seen::default();
-        assert_eq!(extremes.map(|row| seen.is_new(&row)), [true, true, false]);
-    }
 }

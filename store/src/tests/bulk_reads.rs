@@ -21,6 +21,7 @@ use crate::handle::Store;
 use crate::records::{SeriesKey, Source, StepRecord};
 use crate::steps::newest::NewestRows;
 use crate::steps::packer::StepLimits;
+use crate::steps::sweep::{RUNS_MAX, Seen};
 use crate::tests::fixtures::{answer, flush, row};
 
 /// Time for taking a shard.
@@ -66,8 +67,8 @@ fn swept(store: &Store, keys: &BTreeSet<SeriesKey>) -> BTreeMap<SeriesKey, Vec<S
     found
 }
 
-/// Series that report at some steps and not at others, steps that are sent again, packings, restarts,
-/// and files that give up blocks; then all are read.
+/// Series that report at some steps and not at others, steps that are sent again, packings,
+/// restarts, and files that give up blocks; then all are read.
 fn check(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let disk = SimulatedDisk::new(seed);
@@ -207,4 +208,37 @@ fn the_records_of_many_series_take_few_requests() {
     assert!(found.values().all(|rows| rows.len() as u64 == newest));
     let blocks = u64::from(RANKS) * PACKINGS;
     assert!(0 < requests && requests < blocks / 16, "{requests} requests for all");
+}
+
+fn window(first_step: u64, last_step: u64) -> StepRecord {
+    StepRecord { first_step, last_step, ..StepRecord::default() }
+}
+
+#[test]
+fn a_step_is_new_once_whatever_the_order() {
+    for seed in 0..2000 {
+        let mut rng = Rng::with_seed(seed);
+        let (mut seen, mut known) = (Seen::default(), BTreeSet::new());
+        let length = rng.u64(1..4);
+        for _ in 0..rng.u64(1..60) {
+            let last = length * rng.u64(1..30);
+            let is_new = seen.is_new(&window(last + 1 - length, last));
+            assert_eq!(is_new, known.insert(last), "seed {seed}: {last}, {seen:?}");
+        }
+        let steps: u64 = seen.0.iter().map(|(first, last)| last + 1 - first).sum();
+        assert_eq!(steps, known.len() as u64 * length, "seed {seed}: {seen:?}");
+    }
+}
+
+#[test]
+fn the_newest_runs_are_forgotten_first() {
+    let mut seen = Seen::default();
+    let steps = 2..=2 * RUNS_MAX as u64 + 2;
+    steps.step_by(2).for_each(|step| assert!(seen.is_new(&window(step, step))));
+    assert_eq!(seen.0.len(), RUNS_MAX);
+    assert!(!seen.is_new(&window(2, 2)));
+    assert!(!seen.is_new(&window(2 * RUNS_MAX as u64, 2 * RUNS_MAX as u64)));
+    let extremes = [window(u64::MAX, u64::MAX), window(9, 0), window(0, u64::MAX)];
+    let mut seen = Seen::default();
+    assert_eq!(extremes.map(|row| seen.is_new(&row)), [true, true, false]);
 }

@@ -36,7 +36,7 @@ impl Cluster {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let objects = Arc::new(InMemory::new());
-        let bucket = Bucket::counted(objects, "cluster".into(), "memory", None);
+        let bucket = Bucket::uncounted(objects, "cluster".into(), "memory");
         Self { runtime, bucket }
     }
 

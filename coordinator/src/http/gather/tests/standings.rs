@@ -13,10 +13,9 @@ use crate::standing::{Claim, Sign, Waiting};
 fn standing(name: &str, epoch: u64) -> Standing {
     let claim = Claim { epoch: epoch.into(), renewed_ns: clock::now().mono_ns.into() };
     let puts = AtomicU64::new(0);
-    let requests = move || RequestCounts {
-        puts: puts.fetch_add(20, Relaxed),
-        lists: 3,
-        ..RequestCounts::default()
+    let requests = move || {
+        let puts = puts.fetch_add(20, Relaxed);
+        Some(RequestCounts { puts, lists: 3, ..RequestCounts::default() })
     };
     Standing::new((name.to_string(), Arc::new(claim)), 3, requests)
 }
