@@ -252,9 +252,10 @@ impl Client {
         if status.is_success() {
             if let Some(shards) = response.headers().get("memtape-missing") {
                 let shards = shards.to_str().unwrap_or_default();
+                let s = if shards.contains(',') { "s" } else { "" };
                 eprintln!(
-                    "memtape: warning: the answer lacks shard{} {shards}: `memtape cluster` says why",
-                    if shards.contains(',') { "s" } else { "" }
+                    "memtape: warning: the answer lacks shard{s} {shards}: `memtape cluster` says \
+                     why"
                 );
             }
             return Ok(response);

@@ -27,9 +27,9 @@ pub(crate) type Take<'a> = dyn FnMut(SeriesKey, &[StepRecord]) -> Result<Control
 type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
 /// Hands over the records of these series of one attempt until `take` wants no more: of each series
-/// the newest first, in parts that are in order of steps, none twice (but see [`RUNS_MAX`]). `pause`
-/// is called after each block, and ends it with its error. Returns the number of series of which
-/// all was taken. Blocks.
+/// the newest first, in parts that are in order of steps, none twice (but see [`RUNS_MAX`]).
+/// `pause` is called after each block, and ends it with its error. Returns the number of series of
+/// which all was taken. Blocks.
 ///
 /// # Errors
 /// The disk or the index could not be read.
