@@ -201,5 +201,8 @@ mod tests {
             "the waiting coordinators are not known: the bucket\u{fffd}[2J is away",
         ];
         assert_eq!(lines[2..], expected);
+        let cluster = Cluster { missing_shards: vec![missing(1, "", None)], ..Cluster::default() };
+        let line = "no coordinator is known to wait: start one more for each of these shards\n";
+        assert!(text(&cluster, NOW_NS).ends_with(line));
     }
 }
