@@ -208,6 +208,13 @@ impl Incident {
         self.failure.map(|_| Objection::Failed).or(is_notice.then_some(Objection::NotCertain))
     }
 
+    /// The diagnosis that this one does not replace: of a closed incident, since its peers may have
+    /// ended or gone on, one that was made with more evidence.
+    pub(super) fn kept_over(&self, new: &Diagnosis) -> Option<&Diagnosis> {
+        let known = self.diagnosis.as_deref().filter(|_| !self.is_open());
+        known.filter(|known| new.knows_less_than(known))
+    }
+
     /// Does no diagnosis explain the incident?
     pub(super) fn is_unexplained(&self) -> bool {
         self.diagnosis.as_ref().is_none_or(|diagnosis| diagnosis.class == Class::Unknown)

@@ -220,7 +220,11 @@ impl Incidents {
     /// the same cause; the incident itself is a notice then.
     fn urgency(&self, id: &str, diagnosis: &Diagnosis) -> (Urgency, Option<String>) {
         let notice = (Urgency::Notice, None);
-        let Some(own) = self.known.get(id).filter(|_| diagnosis.pages()) else { return notice };
+        let Some(own) = self.known.get(id) else { return notice };
+        let diagnosis = own.incident.kept_over(diagnosis).unwrap_or(diagnosis);
+        if !diagnosis.pages() {
+            return notice;
+        }
         // The urgency does not fall while the diagnosis stands.
         let urgency = own.incident.urgency_of_growth(self.horizons).max(own.incident.urgency);
         if urgency == Urgency::Notice {
@@ -324,8 +328,11 @@ fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, OwnerKe
 }
 
 /// Gives an incident the result of comparing a capture. A capture that cannot be compared replaces
-/// none that could be.
+/// none that could be, and a diagnosis none that is kept.
 fn learn(incident: &mut Incident, capture: &str, result: Result<Box<Diagnosis>, NotCompared>) {
+    if result.as_deref().is_ok_and(|new| incident.kept_over(new).is_some()) {
+        return;
+    }
     if result.is_ok() || incident.diagnosis.is_none() {
         incident.capture_id = Some(capture.into());
     }

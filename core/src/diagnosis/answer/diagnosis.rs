@@ -79,6 +79,9 @@ pub struct Diagnosis {
     pub age_steps: u64,
     /// Its peers do not grow like it, and there are some.
     pub stands_out: bool,
+    /// Peers whose snapshots it was compared with; 0 in records of before.
+    #[serde(default)]
+    pub peers_compared: usize,
     /// Steps until memory is full, as the detector saw it; 0 when a request has failed already.
     pub steps_to_oom: Option<u64>,
     /// All of it in one sentence, as it was compared.
@@ -131,11 +134,19 @@ impl Diagnosis {
             ends_soon: false,
             age_steps: 0,
             stands_out: true,
+            peers_compared: 0,
             steps_to_oom: None,
             sentence: of.sentence,
             parts: None,
             seen: Some(*growth),
         }
+    }
+
+    /// Was it made with less evidence than this one: does it explain nothing where the other one
+    /// does, or was it compared with fewer peers?
+    pub(crate) fn knows_less_than(&self, other: &Self) -> bool {
+        let evidence = |of: &Self| (of.class != Class::Unknown, of.peers_compared);
+        evidence(self) < evidence(other)
     }
 
     /// Adds what speaks against it.

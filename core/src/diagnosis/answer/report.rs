@@ -71,6 +71,7 @@ pub(crate) fn report(
         },
         age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
         stands_out: case.growth.scope == Scope::OneRank && case.growth.peers > 0,
+        peers_compared: case.peers,
         sentence: parts.sentence(case.growth, true),
         parts: Some(parts),
         seen: Some(*case.growth),

@@ -352,6 +352,48 @@ fn growth_that_ends_with_its_rank_has_its_newest_figures() {
     assert_eq!(shell.incident("inc-0001").growth.grown_bytes, 9 << 30);
 }
 
+/// The capture that its rise waits for is put off until its rank and the peers have ended.
+#[test]
+fn a_closed_incident_is_not_diagnosed_again_with_less_evidence() {
+    let found =
+        |class, line, peers_compared| Diagnosis { peers_compared, ..*diagnosis(class, line) };
+    for (late, expected) in [
+        (found(Class::Leak, 9, 0), (Class::Leak, 3, "cap-inc-0001")),
+        (found(Class::Unknown, 0, 3), (Class::Leak, 3, "cap-inc-0001")),
+        (found(Class::Leak, 9, 3), (Class::Leak, 9, "cap-late")),
+    ] {
+        let (mut shell, job) = (Shell::default(), Job::new(7));
+        shell.found(&job, Finding::Opened(Growth { is_sure: false, ..leak(2) }));
+        shell.diagnose("inc-0001", Box::new(found(Class::Leak, 3, 3)));
+        shell.incidents.found(shell.now(), &job, Finding::Updated(leak(2)), String::new);
+        shell.incidents.tick(shell.now());
+        let wait_ns = 60 * SECOND;
+        let refused = Err(Refusal::TooSoon { wait_ns });
+        shell.incidents.capture_answered(shell.now(), "inc-0001", refused);
+        while shell.incidents.poll().is_some() {}
+        shell.incidents.rank_ended(shell.now(), &job, 2, End::Failed);
+        shell.incidents.attempt_ended(shell.now(), &job);
+        shell.now_ns = wait_ns;
+        while shell.incidents.poll().is_some() {}
+        shell.incidents.tick(shell.now());
+        let request = shell.incidents.poll();
+        assert!(matches!(request, Some(Effect::RequestCapture { .. })), "{request:?}");
+        shell.incidents.capture_answered(shell.now(), "inc-0001", Ok("cap-late".into()));
+        shell.incidents.capture_closed(7, "cap-late", &Reason::Growth { rank: 2 });
+        let comparison = shell.incidents.poll();
+        assert!(matches!(comparison, Some(Effect::Diagnose { .. })), "{comparison:?}");
+        shell.incidents.diagnosed(shell.now(), "inc-0001", "cap-late", Ok(Box::new(late)));
+        let incident = shell.incident("inc-0001");
+        let known = incident.diagnosis.as_ref().expect("a diagnosis");
+        let line = known.culprit.as_ref().map_or(0, |culprit| culprit.line);
+        let capture = incident.capture_id.as_deref().expect("a capture");
+        assert!(!incident.is_open());
+        assert_eq!((known.class, line, capture), expected);
+        // Its growth is judged in any case.
+        assert_eq!(incident.urgency, Urgency::Page);
+    }
+}
+
 #[test]
 fn an_open_incident_pages_from_the_leaks_page_to_that_of_its_failure() {
     let (oom, died) = (FailureKind::OutOfMemory, FailureKind::Died(End::Failed));
