@@ -179,11 +179,15 @@ pub(crate) struct Ownership {
 
 impl Member {
     /// Connects to the bucket, by the `AWS_…` variables, and joins its cluster, or makes one of as
-    /// many shards as the settings say.
+    /// many shards as the settings say, unless a cluster is expected.
     async fn join(url: &str, config: &Config) -> anyhow::Result<Self> {
         let bucket = Bucket::of_environment(url)?;
         let process = process_name();
-        let cluster = identity::join(&bucket, &process, config.cluster_shards).await?;
+        let shards = config.cluster_shards;
+        let cluster = match config.expects_store {
+            true => identity::join_expected(&bucket, &process, shards).await?,
+            false => identity::join(&bucket, &process, shards).await?,
+        };
         tracing::info!(cluster = cluster.id, shards = cluster.shards, "joined {url}");
         let mut member = Self::new(bucket, cluster.shards, process, config.address());
         let notes = WaitingNotes::new(&member.bucket);

@@ -101,7 +101,8 @@ pub struct Config {
     /// connections as have room in a part of it, and remembers as many ranks as in the rest.
     #[arg(long, value_name = "BYTES", value_parser = byte_count_from(MEMORY_BYTES_MIN))]
     pub memory_bytes_max: Option<u64>,
-    /// Refuse to start without a store in that folder: one that should be there is lost.
+    /// Refuse to start without a store in the data folder, or without a cluster at the URL: one
+    /// that should be there is lost.
     #[arg(
         long = "expect-store",
         env = "MEMTAPE_EXPECT_STORE",

@@ -38,6 +38,35 @@ const LOOK_TIME: Duration = Duration::from_secs(10);
 /// One line that says what to do: the bucket cannot be used, or the prefix holds something else.
 pub async fn join(bucket: &Bucket, process: &str, shards: Option<u16>) -> Result<Identity> {
     let known = look(bucket).await?;
+    enter(bucket, process, shards, known).await
+}
+
+/// As [`join`], where a cluster is expected: makes none.
+///
+/// # Errors
+/// As [`join`]; or there is no cluster at the prefix, where nothing was written.
+pub async fn join_expected(
+    bucket: &Bucket,
+    process: &str,
+    shards: Option<u16>,
+) -> Result<Identity> {
+    let known = look(bucket).await?.ok_or_else(|| {
+        Error::foreign(format!(
+            "there is no cluster in {}, and --expect-store expects one: check the URL, and for a \
+             folder that its disk is mounted, or start once without the option",
+            bucket.url
+        ))
+    })?;
+    enter(bucket, process, shards, Some(known)).await
+}
+
+/// Joins the known cluster, or makes one.
+async fn enter(
+    bucket: &Bucket,
+    process: &str,
+    shards: Option<u16>,
+    known: Option<Identity>,
+) -> Result<Identity> {
     known.as_ref().map_or(Ok(()), |identity| is_whole(bucket, identity))?;
     prove(bucket, process).await?;
     let identity = match known {

@@ -14,7 +14,7 @@ use rustix::thread::set_thread_uid;
 use tokio::runtime::Builder;
 
 use crate::bucket::Bucket;
-use crate::cluster::identity::{join, look, raise};
+use crate::cluster::identity::{join, join_expected, look, raise};
 use crate::cluster::proof::prove;
 
 /// As `Bucket::of_environment`.
@@ -243,6 +243,26 @@ async fn many_first_starts_at_once_make_one_cluster() {
     assert_eq!(server.keys(), kept);
     let other = join(&bucket(&server, "a", &prefix("team/memtape2")), "a", None).await.unwrap();
     assert_ne!(other.id, a.id);
+}
+
+/// By a wrong URL, or because a disk is not mounted.
+#[tokio::test]
+async fn a_cluster_that_is_expected_is_joined_and_never_made() {
+    let (server, dir) = (Server::start().await, tempfile::tempdir().unwrap());
+    // A proof that was killed is no cluster.
+    server.put("team/memtape/proof/killed/one", "first");
+    let folder = format!("file://{}", dir.path().join("missing/cluster").display());
+    let in_folder = Bucket::with_few_retries(&folder, Vec::new()).unwrap();
+    for bucket in [bucket(&server, "a", &prefix("team/memtape")), in_folder] {
+        let before = (server.keys(), server.puts());
+        let line = join_expected(&bucket, "1", Some(2)).await.unwrap_err().to_string();
+        assert!(line.contains(&format!("in {}, and --expect-store", bucket.url())), "{line}");
+        assert!(line.contains("start once without the option") && !line.contains('\n'), "{line}");
+        assert_eq!((server.keys(), server.puts()), before);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let made = join(&bucket, "2", Some(2)).await.unwrap();
+        assert_eq!(join_expected(&bucket, "3", None).await.unwrap(), made);
+    }
 }
 
 #[tokio::test]

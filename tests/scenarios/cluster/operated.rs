@@ -1,6 +1,7 @@
 //! What an operator sees of the coordinators of a cluster, and what a start that cannot work says.
 
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Command;
 
 use memtape_tests::cluster::free_port;
@@ -153,6 +154,21 @@ fn a_backup_of_each_shard_is_made_anywhere() {
     assert_eq!(asked.as_ref(), of.get(own));
     let (status, said, _) = backup("none", &["--shard", "2"]);
     assert!(status == Some(1) && said.contains("there is no shard 2 here"), "{said}");
+}
+
+#[test]
+fn a_start_that_expects_a_store_makes_no_cluster() {
+    let rig = OnBucket::in_folder(1);
+    let folder = rig.url().trim_start_matches("file://");
+    let (status, said) = rig.coordinator(0, &["--expect-store"]).end(PATIENCE);
+    assert_eq!((status, said.len()), (Some(1), 1), "{said:#?}");
+    assert!(said[0].contains("and --expect-store expects one: check the URL"), "{said:#?}");
+    assert!(!Path::new(folder).exists());
+    let mut first = rig.coordinator(0, &[]);
+    first.line_with("listening", PATIENCE);
+    signal(first.id(), libc::SIGTERM);
+    assert_eq!(first.end(PATIENCE).0, Some(0));
+    rig.coordinator(0, &["--expect-store"]).line_with("listening", PATIENCE);
 }
 
 /// It was stopped while another one took over, and is to end when it goes on: its store and its
