@@ -31,9 +31,8 @@ pub struct Captures {
     job: String,
     attempt: u32,
     limits: Limits,
-    tapes: BTreeMap<String, Tape>,
     /// Tapes of each rank, the last announced one at the end.
-    ranks: BTreeMap<u32, Vec<String>>,
+    ranks: BTreeMap<u32, Vec<Tape>>,
     lost_nodes: BTreeSet<String>,
     flight: Option<Flight>,
     spent: Spent,
@@ -46,6 +45,7 @@ pub struct Captures {
 /// A tape as its agent reports it.
 #[derive(Clone, Debug)]
 struct Tape {
+    id: String,
     node: String,
     step: u64,
     oldest_step: u64,
@@ -60,7 +60,6 @@ impl Captures {
             job: job.to_string(),
             attempt,
             limits,
-            tapes: BTreeMap::new(),
             ranks: BTreeMap::new(),
             lost_nodes: BTreeSet::new(),
             flight: None,
@@ -124,11 +123,11 @@ impl Captures {
         }
         let spent = if alone.is_some() { self.spent_alone } else { self.spent };
         let mut parts = self.comparable(&reason);
-        parts.retain(|(rank, ..)| alone.is_none_or(|alone| *rank == alone));
+        parts.retain(|(rank, _)| alone.is_none_or(|alone| *rank == alone));
         if parts.is_empty() {
             return Err(Refusal::NoRanks);
         }
-        let coverage: Vec<Coverage> = parts.iter().map(|(_, _, tape)| tape.coverage()).collect();
+        let coverage: Vec<Coverage> = parts.iter().map(|(_, tape)| tape.coverage()).collect();
         let waited_ns = spent.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
         if let Some(waited_ns) = waited_ns
             && waited_ns < self.limits.interval_ns_min
@@ -140,7 +139,7 @@ impl Captures {
         let step = match step {
             Some(step) => choose::check(step, &coverage)?,
             // Turns of two ranks are not the same work: each shows its present state.
-            None if parts.len() > 1 && parts.iter().any(|(_, _, tape)| tape.turns()) => 0,
+            None if parts.len() > 1 && parts.iter().any(|(_, tape)| tape.turns()) => 0,
             None => choose::newest_common(&coverage),
         };
         let before_step = choose::before(step, &coverage, self.limits.before_steps);
@@ -148,8 +147,8 @@ impl Captures {
         let is_routine = reason == Reason::Baseline;
         let mut flight = Flight::new(id.clone(), reason, step, before_step, now_ns, deadline_ns);
         flight.is_alone = alone.is_some();
-        for (rank, tape_id, tape) in parts {
-            flight.add(rank, tape_id, &tape.node);
+        for (rank, tape) in parts {
+            flight.add(rank, &tape.id, &tape.node);
         }
         self.close(now_ns);
         // A routine capture keeps no other one waiting: growth is explained while it is fresh.
@@ -190,8 +189,8 @@ impl Captures {
     }
 
     /// A tape of a rank was found on a node. A newer tape of the same rank takes its place.
-    pub fn rank_up(&mut self, _now_ns: u64, node: &str, rank: u32, tape_id: &str) {
-        if let Some(tape) = self.tapes.get_mut(tape_id) {
+    pub fn rank_up(&mut self, (rank, tape_id): (u32, &str), node: &str) {
+        if let Some(tape) = self.tape((rank, tape_id)) {
             // Agents repeat all announcements after a reconnect. A dead process stays dead.
             tape.node = node.to_string();
             return;
@@ -201,19 +200,22 @@ impl Captures {
             return;
         }
         let (step, oldest_step, clock) = (0, 0, Clock::Steps);
-        let tape = Tape { node: node.to_string(), step, oldest_step, alive: true, clock };
-        self.tapes.insert(tape_id.to_string(), tape);
+        let (id, node) = (tape_id.to_string(), node.to_string());
         let of_rank = self.ranks.entry(rank).or_default();
-        of_rank.push(tape_id.to_string());
+        of_rank.push(Tape { id, node, step, oldest_step, alive: true, clock });
         if of_rank.len() > TAPES_PER_RANK_MAX {
-            let oldest = of_rank.remove(0);
-            self.tapes.remove(&oldest);
+            of_rank.remove(0);
         }
     }
 
+    /// By its rank: ids of tapes are long, and much alike.
+    fn tape(&mut self, (rank, tape_id): (u32, &str)) -> Option<&mut Tape> {
+        self.ranks.get_mut(&rank)?.iter_mut().rev().find(|of| of.id == tape_id)
+    }
+
     /// A rank finished `step`; its tape covers the steps from `oldest_step` on (0: none).
-    pub fn rank_progress(&mut self, _now_ns: u64, tape_id: &str, step: u64, oldest_step: u64) {
-        match self.tapes.get_mut(tape_id) {
+    pub fn rank_progress(&mut self, (rank, tape_id): (u32, &str), step: u64, oldest_step: u64) {
+        match self.tape((rank, tape_id)) {
             // Reports may come out of order; a tape only moves forward.
             Some(tape) => {
                 tape.step = tape.step.max(step);
@@ -224,24 +226,24 @@ impl Captures {
     }
 
     /// Sets the clock of a tape. A tape that changes from turns to steps counts its steps from 1.
-    pub fn rank_clock(&mut self, tape_id: &str, clock: Clock) {
-        let Some(tape) = self.tapes.get_mut(tape_id) else { return };
+    pub fn rank_clock(&mut self, (rank, tape_id): (u32, &str), clock: Clock) {
+        let Some(tape) = self.tape((rank, tape_id)) else { return };
         if core::mem::replace(&mut tape.clock, clock) != clock {
             (tape.step, tape.oldest_step) = (0, 0);
         }
     }
 
     /// Notes that a rank reported as gone is alive after all.
-    pub fn rank_back(&mut self, _now_ns: u64, tape_id: &str) {
-        match self.tapes.get_mut(tape_id) {
+    pub fn rank_back(&mut self, (rank, tape_id): (u32, &str)) {
+        match self.tape((rank, tape_id)) {
             Some(tape) => tape.alive = true,
             None => self.dropped += 1,
         }
     }
 
     /// A rank's process is gone; `step` is its last. Its tape is still asked.
-    pub fn rank_down(&mut self, _now_ns: u64, tape_id: &str, step: u64) {
-        match self.tapes.get_mut(tape_id) {
+    pub fn rank_down(&mut self, (rank, tape_id): (u32, &str), step: u64) {
+        match self.tape((rank, tape_id)) {
             Some(tape) => {
                 tape.alive = false;
                 tape.step = tape.step.max(step);
@@ -356,26 +358,24 @@ impl Captures {
     }
 
     /// The current tape of each rank: the last announced living one, else the last announced.
-    fn current(&self) -> impl Iterator<Item = (u32, &str, &Tape)> {
+    fn current(&self) -> impl Iterator<Item = (u32, &Tape)> {
         self.ranks.iter().filter_map(|(&rank, of_rank)| {
-            let known = || of_rank.iter().rev().filter_map(|id| self.tapes.get_key_value(id));
-            let (tape_id, tape) =
-                known().find(|(_, tape)| tape.alive).or_else(|| known().next())?;
-            Some((rank, tape_id.as_str(), tape))
+            let living = of_rank.iter().rev().find(|tape| tape.alive);
+            Some((rank, living.or(of_rank.last())?))
         })
     }
 
     /// The ranks whose states can be compared in a capture for this reason: ranks that count steps.
     /// If all ranks count turns, all of them. If the reason is about a rank that counts turns, only
     /// that rank.
-    fn comparable(&self, reason: &Reason) -> Vec<(u32, &str, &Tape)> {
-        let of_rank = |rank: u32| self.current().find(|(of, ..)| *of == rank);
-        let own = reason.rank().and_then(of_rank).filter(|(_, _, tape)| tape.turns());
+    fn comparable(&self, reason: &Reason) -> Vec<(u32, &Tape)> {
+        let of_rank = |rank: u32| self.current().find(|(of, _)| *of == rank);
+        let own = reason.rank().and_then(of_rank).filter(|(_, tape)| tape.turns());
         if let Some(own) = own {
             return vec![own];
         }
         let all: Vec<_> = self.current().collect();
-        let of_steps = all.iter().copied().filter(|(_, _, tape)| !tape.turns());
+        let of_steps = all.iter().copied().filter(|(_, tape)| !tape.turns());
         let of_steps: Vec<_> = of_steps.collect();
         if of_steps.is_empty() { all } else { of_steps }
     }

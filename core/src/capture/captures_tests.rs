@@ -23,8 +23,8 @@ fn tape(rank: u32) -> String {
 fn job(ranks: u32, step: u64) -> Captures {
     let mut captures = Captures::new("job", 0, Limits::default());
     for rank in 0..ranks {
-        captures.rank_up(0, &format!("node-{}", rank / 2), rank, &tape(rank));
-        captures.rank_progress(0, &tape(rank), step, 1);
+        captures.rank_up((rank, &tape(rank)), &format!("node-{}", rank / 2));
+        captures.rank_progress((rank, &tape(rank)), step, 1);
     }
     captures
 }
@@ -64,7 +64,7 @@ fn only_manifest(captures: &mut Captures) -> Manifest {
 #[test]
 fn all_ranks_at_one_step() {
     let mut captures = job(4, 700);
-    captures.rank_progress(0, &tape(3), 701, 1);
+    captures.rank_progress((3, &tape(3)), 701, 1);
     let reason = Reason::WorkerGrowth { rank: 2 };
     assert_eq!(captures.request(1, id("cap-1"), reason.clone(), None), Ok(id("cap-1")));
     let asks = drain(&mut captures);
@@ -214,8 +214,8 @@ fn a_stored_snapshot_counts_when_its_agent_was_gone_before_it_could_answer() {
     };
     let one = || {
         let mut captures = Captures::new("job", 0, Limits::default());
-        captures.rank_up(0, "node", 0, "tape");
-        captures.rank_progress(0, "tape", 700, 1);
+        captures.rank_up((0, "tape"), "node");
+        captures.rank_progress((0, "tape"), 700, 1);
         captures
     };
     assert!(stored(&mut one(), Some([7; 32])));
@@ -240,12 +240,12 @@ fn a_stored_snapshot_counts_when_its_agent_was_gone_before_it_could_answer() {
 #[test]
 fn a_dead_tape_is_asked_but_does_not_replace_a_living_one() {
     let mut captures = job(2, 700);
-    captures.rank_down(1, &tape(1), 700);
-    captures.rank_up(2, "node-0", 1, "tape-1-again");
-    captures.rank_progress(2, "tape-1-again", 695, 1);
+    captures.rank_down((1, &tape(1)), 700);
+    captures.rank_up((1, "tape-1-again"), "node-0");
+    captures.rank_progress((1, "tape-1-again"), 695, 1);
     // The agent reconnects and repeats what it knows, in any order.
-    captures.rank_up(3, "node-0", 1, "tape-1-again");
-    captures.rank_up(3, "node-0", 1, &tape(1));
+    captures.rank_up((1, "tape-1-again"), "node-0");
+    captures.rank_up((1, &tape(1)), "node-0");
     captures.request(4, id("a"), Reason::Manual, None).expect("there are ranks");
     let manifest = captures.in_flight().expect("just asked");
     let tapes: Vec<&str> = manifest.parts.iter().map(|part| part.tape_id.as_str()).collect();
@@ -332,8 +332,8 @@ fn a_shell_that_dies_again_and_again_does_not_keep_a_capture_open() {
 fn bytes_are_a_budget() {
     let limits = Limits { bytes_max: 100, interval_ns_min: 0, ..Limits::default() };
     let mut captures = Captures::new("job", 0, limits);
-    captures.rank_up(0, "node", 0, "tape");
-    captures.rank_progress(0, "tape", 700, 1);
+    captures.rank_up((0, "tape"), "node");
+    captures.rank_progress((0, "tape"), 700, 1);
     let growth = || Reason::Growth { rank: 0 };
     let death = || Reason::Death { rank: 0 };
     let take = |captures: &mut Captures, now_ns, name: &str, reason, bytes| {
@@ -403,11 +403,11 @@ fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
                 }
             }
             Happening::Progress(rank, step) => {
-                captures.rank_progress(now_ns, &tape(rank), step, step / 2);
+                captures.rank_progress((rank, &tape(rank)), step, step / 2);
             }
-            Happening::Down(rank) => captures.rank_down(now_ns, &tape(rank), 0),
+            Happening::Down(rank) => captures.rank_down((rank, &tape(rank)), 0),
             Happening::Up(rank, life) => {
-                captures.rank_up(now_ns, "node-0", rank, &format!("tape-{rank}-{life}"));
+                captures.rank_up((rank, &format!("tape-{rank}-{life}")), "node-0");
             }
             Happening::Lost(node) => captures.agent_lost(now_ns, &format!("node-{node}")),
             Happening::Back(node) => captures.agent_back(now_ns, &format!("node-{node}")),

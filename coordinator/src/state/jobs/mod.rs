@@ -258,7 +258,7 @@ impl Jobs {
         if attempt.ranks.len() >= self.limits.capture.ranks_max {
             return Err(Loss::NoRoom);
         }
-        attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
+        attempt.captures.rank_up((up.rank, &up.tape_id), node);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
         let is_late = attempt.is_late(node);
         let mut record = RankRecord { serial, rank: up.rank, is_late, ..RankRecord::default() };
@@ -302,14 +302,16 @@ impl Jobs {
         if attempt.ranks.get(&rank).is_none_or(|rank| rank.record.node != node) {
             return Err(Loss::UnknownTape);
         }
+        // The message may name another rank.
+        let tape = (rank, up.tape_id.as_str());
         let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
-        attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
+        attempt.captures.rank_up(tape, node);
         let before = Held::of(rank);
         let is_back = rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);
         if is_back {
             // Its agent did not know its tape, or what became of it, and now does; if the process
             // is gone, it says so next.
-            attempt.captures.rank_back(now.mono_ns, &up.tape_id);
+            attempt.captures.rank_back(tape);
             (rank.record.end, rank.record.end_wall_ns) = (None, 0);
             rank.record.exit_status = None;
             rank.record.end_detail.clear();

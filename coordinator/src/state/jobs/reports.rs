@@ -205,12 +205,8 @@ impl Jobs {
                 None => rows.push((key, vec![row])),
             }
         }
-        attempt.captures.rank_progress(
-            context.now.mono_ns,
-            &report.tape_id,
-            report.step,
-            report.oldest_step,
-        );
+        let tape = (number, report.tape_id.as_str());
+        attempt.captures.rank_progress(tape, report.step, report.oldest_step);
         context.push(Effect::Count(Count::Steps, report.steps.len() as u64));
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
@@ -282,7 +278,7 @@ impl Jobs {
         let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         rank.step = rank.step.max(step);
-        attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
+        attempt.captures.rank_down((number, tape_id), rank.step);
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
         let before = Held::of(rank);
         rank.end(ended);
@@ -388,7 +384,7 @@ impl Attempt {
             Clock::Turns => self.detectors.begin_turns(number),
             Clock::Steps => self.detectors.end_turns(number),
         }
-        self.captures.rank_clock(&report.tape_id, report.clock);
+        self.captures.rank_clock((number, &report.tape_id), report.clock);
         Some(true)
     }
 

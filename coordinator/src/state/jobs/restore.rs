@@ -62,15 +62,16 @@ impl Jobs {
     fn restore_rank(&mut self, now: Now, mut record: RankRecord) {
         let Some(attempt) = self.attempts.get_mut(&record.serial) else { return };
         let tape_id = record.tape_id.clone();
-        attempt.captures.rank_up(now.mono_ns, &record.node, record.rank, &tape_id);
-        attempt.captures.rank_clock(&tape_id, record.clock);
-        attempt.captures.rank_progress(now.mono_ns, &tape_id, record.step, 0);
+        let tape = (record.rank, tape_id.as_str());
+        attempt.captures.rank_up(tape, &record.node);
+        attempt.captures.rank_clock(tape, record.clock);
+        attempt.captures.rank_progress(tape, record.step, 0);
         if record.clock == Clock::Turns {
             attempt.detectors.begin_turns(record.rank);
         }
         let presence = if record.end.is_some() { Presence::Ended } else { Presence::Unknown };
         if presence == Presence::Ended {
-            attempt.captures.rank_down(now.mono_ns, &tape_id, record.step);
+            attempt.captures.rank_down(tape, record.step);
         }
         self.tapes.insert(tape_id, (record.serial, record.rank));
         let devices: BTreeSet<u8> = record.devices.iter().map(|of| of.device).collect();
