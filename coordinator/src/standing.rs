@@ -148,9 +148,9 @@ impl Standing {
         }
     }
 
-    /// The requests to the bucket so far; none without a bucket.
+    /// The requests to the bucket so far, which are 0 in a folder; none without a cluster.
     pub(crate) fn requests(&self) -> Option<RequestCounts> {
-        self.0.as_ref().and_then(|inner| (inner.requests.0)())
+        self.0.as_ref().map(|inner| (inner.requests.0)().unwrap_or_default())
     }
 
     /// The shard of this coordinator, with what it knows of itself.

@@ -54,7 +54,8 @@ pub struct RequestRates {
     pub lists_per_second: f64,
     /// GET and HEAD.
     pub gets_per_second: f64,
-    /// PUT and LIST at the first of these prices, GET and HEAD at the second, in dollars.
+    /// PUT and LIST at `dollars_per_million_writing`, GET and HEAD at
+    /// `dollars_per_million_reading`, in dollars.
     pub dollars_per_day: f64,
     /// Price of a million PUT or LIST, in dollars.
     pub dollars_per_million_writing: f64,

@@ -110,8 +110,8 @@ impl Bucket {
         Self::counted(url, settings, retry, &Requests::default())
     }
 
-    /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables, whose requests are
-    /// counted here. Sends nothing yet.
+    /// Prepares the connection to `s3://BUCKET/PREFIX`, with these variables, and counts its
+    /// requests. Sends nothing yet.
     ///
     /// A URL `file:///PATH` is a folder of this machine.
     ///

@@ -1,8 +1,9 @@
 //! The counter of requests to a bucket, by what providers charge for them.
 //!
-//! It stands between the client and the network, so that a request which the client repeats by
-//! itself counts again, as does each page and each part. Requests for credentials count, too; there
-//! is one an hour. A folder gets no requests. Judges nothing; `core/src/traffic.rs` computes.
+//! It stands between the client and the network, so that each page and each part counts, and a
+//! request that the client repeats by itself counts again, also where it could not connect. Requests
+//! for the credentials of a role count, too: a few for each client and lifetime of credentials. A
+//! folder gets no requests. Judges nothing; `core/src/traffic.rs` computes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -139,8 +139,20 @@ impl Store {
     /// As [`Self::keep_snapshots_at`].
     #[cfg(feature = "cluster")]
     pub async fn keep_snapshots_beside(&self, url: &str, bucket: &Bucket) -> Result<()> {
+        self.keep_snapshots_counted(url, environment(), bucket).await
+    }
+
+    /// As [`Self::keep_snapshots_beside`], with these `AWS_…` variables.
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn keep_snapshots_counted(
+        &self,
+        url: &str,
+        settings: Vec<(String, String)>,
+        bucket: &Bucket,
+    ) -> Result<()> {
         let requests = bucket.requests().cloned().unwrap_or_default();
-        let remote = Remote::connect_counted(url, self.owned(), environment(), &requests).await?;
+        let whose = self.owner_and_lock();
+        let remote = Remote::connect_counted(url, whose, settings, &requests).await?;
         self.keep_snapshots_in(url, remote).await
     }
 
@@ -150,12 +162,12 @@ impl Store {
         url: &str,
         settings: Vec<(String, String)>,
     ) -> Result<()> {
-        let remote = Remote::connect(url, self.owned(), settings).await?;
+        let remote = Remote::connect(url, self.owner_and_lock(), settings).await?;
         self.keep_snapshots_in(url, remote).await
     }
 
-    /// Whose snapshots they are, and as long as which lock is held.
-    fn owned(&self) -> (&str, Option<Weak<dyn Held>>) {
+    /// Id of the store, and its lock, without which it removes no snapshot.
+    fn owner_and_lock(&self) -> (&str, Option<Weak<dyn Held>>) {
         (self.id(), Some(Arc::downgrade(&self.shared.lock)))
     }
 

@@ -11,6 +11,9 @@ use crate::render::units::{duration, plural};
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
+/// An owner whose sign of life is older than this is gone: one that waits takes over after 5 s.
+const GONE_AFTER_NS: u64 = 10_000_000_000;
+
 /// A row for each shard that answered, what requests to the bucket cost, a row for each shard
 /// without an answer, and one for each coordinator that waits.
 pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
@@ -49,12 +52,22 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
             .column("no answer", |of| of.why.clone());
         text.push('\n');
         text += &missing.text_or("");
-        let is_none_waiting = cluster.waiting.is_empty() && cluster.waiting_unknown.is_empty();
-        if is_none_waiting && cluster.waiting_left_out == 0 {
-            text += "no coordinator is known to wait: start one more for each of these shards\n";
-        }
     }
+    text += &short_of_coordinators(cluster);
     text + &waiting(cluster)
+}
+
+/// What to do about shards whose owners are gone, where no coordinator waits.
+fn short_of_coordinators(cluster: &Cluster) -> String {
+    let is_gone = |of: &&MissingShard| of.sign_of_life_age_ns.is_none_or(|age| age > GONE_AFTER_NS);
+    let gone = cluster.missing_shards.iter().filter(is_gone).map(|of| of.shard.to_string());
+    let gone: Vec<String> = gone.collect();
+    let is_any_known = !cluster.waiting.is_empty() || !cluster.waiting_unknown.is_empty();
+    if gone.is_empty() || is_any_known || cluster.waiting_left_out > 0 {
+        return String::new();
+    }
+    let shards = gone.join(", ");
+    format!("no coordinator is known to wait: start one more for each of: shard {shards}\n")
 }
 
 /// What the requests of all shards that answered cost, as arithmetic.
@@ -201,8 +214,28 @@ mod tests {
             "the waiting coordinators are not known: the bucket\u{fffd}[2J is away",
         ];
         assert_eq!(lines[2..], expected);
-        let cluster = Cluster { missing_shards: vec![missing(1, "", None)], ..Cluster::default() };
-        let line = "no coordinator is known to wait: start one more for each of these shards\n";
-        assert!(text(&cluster, NOW_NS).ends_with(line));
+    }
+
+    #[test]
+    fn a_shard_that_nobody_will_take_over_needs_one_more_coordinator() {
+        let missing = |shard, sign_of_life_age_ns| MissingShard {
+            shard,
+            sign_of_life_age_ns,
+            ..MissingShard::default()
+        };
+        let line = |ages_ns: &[Option<u64>], waiting_left_out| {
+            let missing_shards = (1..).zip(ages_ns).map(|(shard, age)| missing(shard, *age));
+            let missing_shards = missing_shards.collect();
+            let cluster = Cluster { missing_shards, waiting_left_out, ..Cluster::default() };
+            let text = text(&cluster, NOW_NS);
+            text.lines()
+                .find_map(|line| line.strip_prefix("no coordinator is known to wait: "))
+                .map(str::to_string)
+        };
+        let (fresh, old) = (Some(GONE_AFTER_NS), Some(GONE_AFTER_NS + 1));
+        let needs = |shards: &str| Some(format!("start one more for each of: shard {shards}"));
+        assert_eq!(line(&[fresh, fresh], 0), None, "their owners live");
+        assert_eq!(line(&[old, fresh, None], 0), needs("1, 3"));
+        assert_eq!(line(&[old], 1), None, "one takes over");
     }
 }

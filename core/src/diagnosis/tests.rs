@@ -130,8 +130,8 @@ fn a_leak_is_named_with_and_without_an_earlier_state() {
         let culprit = diagnosis.culprit.as_ref().expect("a leak has a culprit");
         assert_eq!((culprit.file.as_str(), culprit.line), ("/app/train.py", 36));
         assert_eq!((diagnosis.stack.len(), diagnosis.allocation_steps), (3, 256));
-        assert!(diagnosed(&growth(2), &suspect, &peers[..2]).knows_less_than(&diagnosis));
-        assert!(!diagnosis.knows_less_than(&diagnosis));
+        assert!(diagnosed(&growth(2), &suspect, &peers[..2]).has_less_evidence_than(&diagnosis));
+        assert!(!diagnosis.has_less_evidence_than(&diagnosis));
         assert!(diagnosis.explained_ppm > 990_000, "{diagnosis:?}");
         assert_eq!(
             diagnosis.sentence,

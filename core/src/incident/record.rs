@@ -208,11 +208,11 @@ impl Incident {
         self.failure.map(|_| Objection::Failed).or(is_notice.then_some(Objection::NotCertain))
     }
 
-    /// The diagnosis that this one does not replace: of a closed incident, since its peers may have
-    /// ended or gone on, one that was made with more evidence.
+    /// The diagnosis of a closed incident, where the new one has less evidence: the peers may have
+    /// ended or gone on since.
     pub(super) fn kept_over(&self, new: &Diagnosis) -> Option<&Diagnosis> {
         let known = self.diagnosis.as_deref().filter(|_| !self.is_open());
-        known.filter(|known| new.knows_less_than(known))
+        known.filter(|known| new.has_less_evidence_than(known))
     }
 
     /// Does no diagnosis explain the incident?

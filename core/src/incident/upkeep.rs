@@ -164,7 +164,7 @@ impl Incidents {
                 if reported_in.is_some() { Urgency::Notice } else { least.max(*urgency) };
             incident.reported_in.clone_from(reported_in);
         }
-        learn(incident, capture, result);
+        let change = learn(incident, capture, result);
         let urgency = incident.urgency;
         let (is_open, is_growth) = (incident.is_open(), incident.failure.is_none());
         let is_unknown = incident.is_unexplained();
@@ -185,7 +185,7 @@ impl Incidents {
             _ if is_due => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
             _ => Need::Nothing,
         };
-        self.store(id, Change::Diagnosed);
+        self.store(id, change);
         if urgency > before {
             self.effects.push_back(Effect::Raised { id: id.into(), urgency });
         }
@@ -328,10 +328,15 @@ fn shares<'a>(all: impl Iterator<Item = &'a Tracked>) -> Shares<&'a str, OwnerKe
 }
 
 /// Gives an incident the result of comparing a capture. A capture that cannot be compared replaces
-/// none that could be, and a diagnosis none that is kept.
-fn learn(incident: &mut Incident, capture: &str, result: Result<Box<Diagnosis>, NotCompared>) {
+/// none that could be, and a new diagnosis none that is kept over it.
+fn learn(
+    incident: &mut Incident,
+    capture: &str,
+    result: Result<Box<Diagnosis>, NotCompared>,
+) -> Change {
     if result.as_deref().is_ok_and(|new| incident.kept_over(new).is_some()) {
-        return;
+        incident.not_compared = None;
+        return Change::Updated;
     }
     if result.is_ok() || incident.diagnosis.is_none() {
         incident.capture_id = Some(capture.into());
@@ -347,4 +352,5 @@ fn learn(incident: &mut Incident, capture: &str, result: Result<Box<Diagnosis>, 
         }
         Err(why) => incident.not_compared = Some(why),
     }
+    Change::Diagnosed
 }

@@ -76,7 +76,7 @@ impl Remote {
         Self::connect_counted(url, owned, settings, &Requests::default()).await
     }
 
-    /// As [`Self::connect`]; the requests are counted here.
+    /// As [`Self::connect`], and counts the requests.
     pub(crate) async fn connect_counted(
         url: &str,
         (owner, lock): (&str, Option<Weak<dyn Held>>),

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use crate::error::Result;
 use crate::records::{SeriesKey, StepRecord};
 use crate::steps::index;
-use crate::steps::packer::{OpenSteps, READS_MAX, Reader, put_in_order, read, read_blocks};
+use crate::steps::packer::{OpenSteps, READS_MAX, Reader, Rows, put_in_order, read, read_blocks};
 use crate::steps::segments::Location;
 
 /// What is read back.
@@ -23,9 +23,6 @@ pub struct NewestRows {
     /// many are read, and so on.
     pub stretches_max: usize,
 }
-
-/// Records by series.
-type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
 /// The newest records of these series of one attempt, each in order of steps, none twice. Blocks.
 ///
@@ -63,7 +60,7 @@ fn read_near(
     bounds: NewestRows,
     rows: &mut Rows,
 ) -> Result<bool> {
-    // In this order: rows that are packed away in between are found in either location.
+    // Before the index, as in `packer::read_each`.
     for (key, of) in rows.iter_mut() {
         of.extend(open.rows_of(*key));
         cut(of, bounds);

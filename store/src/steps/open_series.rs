@@ -26,7 +26,7 @@ impl OpenSeries {
     }
 
     /// The parts, in order.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &[StepRecord]> {
+    pub(crate) fn parts(&self) -> impl DoubleEndedIterator<Item = &[StepRecord]> {
         self.0.iter().map(|part| part.as_slice())
     }
 }

@@ -20,7 +20,7 @@ use crate::inventory::{Extent, Inventory, Loss, Part};
 use crate::records::{Holder, SeriesKey, Source, StepRecord};
 use crate::steps::block::{ROWS_MAX, pack, unpack};
 use crate::steps::index;
-use crate::steps::log::{RowLog, Rows};
+use crate::steps::log::{self, RowLog};
 use crate::steps::open_series::OpenSeries;
 use crate::steps::segments::{self, Entry, Location, SEGMENT_BYTES_MAX, Segments, Table, stretch};
 use memtape_disk::files::Disk;
@@ -40,7 +40,7 @@ const GIVEN_UP_PART: u64 = 16;
 pub(crate) const READS_MAX: usize = 3;
 
 /// Series packed in one slice: some milliseconds of work.
-pub(crate) const SLICE_SERIES: usize = 128;
+const SLICE_SERIES: usize = 128;
 
 /// Rows that are not packed yet, for writing and reading.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ pub(crate) struct Expired {
 }
 
 impl OpenSteps {
-    pub(crate) fn new(rows: Rows) -> Self {
+    pub(crate) fn new(rows: log::Rows) -> Self {
         let open = Self::default();
         open.take(rows);
         open
@@ -512,6 +512,9 @@ pub(crate) fn read(
     put_in_order(&mut rows);
     Ok(rows)
 }
+
+/// Records by series.
+pub(crate) type Rows = BTreeMap<SeriesKey, Vec<StepRecord>>;
 
 /// Puts records in the order of steps, each step once.
 pub(crate) fn put_in_order(rows: &mut Vec<StepRecord>) {

@@ -48,7 +48,7 @@ pub struct TableRows {
     pub incidents: u64,
     /// Rows of `actions.parquet`.
     pub actions: u64,
-    /// Series that the table of steps lacks, whole or in part, because it is full.
+    /// Series that the table of steps lacks, whole or in part, because it is full; at most.
     #[serde(skip)]
     pub series_left_out: u64,
 }

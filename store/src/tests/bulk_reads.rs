@@ -1,6 +1,7 @@
 //! Records of an attempt, the newest or all, read for all its series at once: those that each
 //! series has, in reads that do not grow with the number of series. A seed that fails is printed.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::handle::Store;
 use crate::records::{SeriesKey, Source, StepRecord};
 use crate::steps::newest::NewestRows;
 use crate::steps::packer::StepLimits;
-use crate::steps::sweep::{RUNS_MAX, Seen};
+use crate::steps::sweep::{BLOCKS_MAX, GROUP_SERIES, RUNS_MAX, StepRuns};
 use crate::tests::fixtures::{answer, flush, row};
 
 /// Time for taking a shard.
@@ -37,10 +38,15 @@ fn key(serial: u32, rank: u32) -> SeriesKey {
     SeriesKey { serial, rank, device: 0 }
 }
 
-/// Appends a record to each of these series.
-fn append(store: &Store, series: impl IntoIterator<Item = SeriesKey>, step: u64) {
-    let batch = series.into_iter().map(|key| ((key, (u64::from(key.rank), 1)), vec![row(step)]));
+/// Appends this record to each of these series.
+fn append(store: &Store, series: impl IntoIterator<Item = SeriesKey>, row: StepRecord) {
+    let batch = series.into_iter().map(|key| ((key, (u64::from(key.rank), 1)), vec![row]));
     append_all(store, batch.collect());
+}
+
+/// A record of these steps.
+fn window(first_step: u64, last_step: u64) -> StepRecord {
+    StepRecord { first_step, last_step, ..row(0) }
 }
 
 fn append_all(store: &Store, batch: Vec<(Source, Vec<StepRecord>)>) {
@@ -76,10 +82,12 @@ fn check(seed: u64) {
     let mut store = begin(&disk, now);
     let all: BTreeSet<SeriesKey> = (0..6).map(|rank| key(1, rank)).collect();
     let mut is_any_again = false;
+    let length = rng.u64(1..4);
+    let row = |number: u64| window(number * length + 1 - length, number * length);
     for step in 1..rng.u64(2..80) {
         let part = rng.u32(1..=6);
-        append(&store, all.iter().copied().filter(|of| of.rank % part == 0), step);
-        append(&store, [key(2, 0)], step);
+        append(&store, all.iter().copied().filter(|of| of.rank % part == 0), row(step));
+        append(&store, [key(2, 0)], row(step));
         now.mono_ns += (rng.i64(0..3) * MINUTE_NS).unsigned_abs();
         now.wall_ns = i64::try_from(now.mono_ns).unwrap();
         clock::set(now);
@@ -101,7 +109,7 @@ fn check(seed: u64) {
                 let begin = rng.u64(1..=step);
                 let again = begin..=rng.u64(begin..=step);
                 is_any_again = true;
-                again.for_each(|step| append(&store, [key(1, rng.u32(0..6))], step));
+                again.for_each(|step| append(&store, [key(1, rng.u32(0..6))], row(step)));
             }
             _ => {}
         }
@@ -158,7 +166,7 @@ fn random_row(rng: &mut Rng, step: u64) -> StepRecord {
 #[test]
 fn the_records_of_many_series_take_few_requests() {
     const RANKS: u32 = 1024;
-    const PACKINGS: u64 = 8;
+    const PACKINGS: u64 = 12;
     let runtime = Runtime::new().unwrap();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = runtime.block_on(Server::start());
@@ -175,6 +183,9 @@ fn the_records_of_many_series_take_few_requests() {
     let mut rng = Rng::with_seed(1);
     let store = begin();
     for packing in 0..PACKINGS {
+        now.mono_ns += MINUTE_NS.unsigned_abs();
+        now.wall_ns += MINUTE_NS;
+        clock::set(now);
         let batch = all.iter().map(|of| {
             let steps = packing * ROWS + 1..=(packing + 1) * ROWS;
             ((*of, (0, 1)), steps.map(|step| random_row(&mut rng, step)).collect())
@@ -186,7 +197,7 @@ fn the_records_of_many_series_take_few_requests() {
     now.mono_ns += 2 * 60 * MINUTE_NS.unsigned_abs();
     now.wall_ns += 2 * 60 * MINUTE_NS;
     clock::set(now);
-    append(&store, [key(2, 0)], 1);
+    append(&store, [key(2, 0)], row(1));
     flush(&store);
     drop(store);
 
@@ -210,35 +221,81 @@ fn the_records_of_many_series_take_few_requests() {
     assert!(0 < requests && requests < blocks / 16, "{requests} requests for all");
 }
 
-fn window(first_step: u64, last_step: u64) -> StepRecord {
-    StepRecord { first_step, last_step, ..StepRecord::default() }
-}
-
 #[test]
 fn a_step_is_new_once_whatever_the_order() {
     for seed in 0..2000 {
         let mut rng = Rng::with_seed(seed);
-        let (mut seen, mut known) = (Seen::default(), BTreeSet::new());
+        let (mut runs, mut known) = (StepRuns::default(), BTreeSet::new());
         let length = rng.u64(1..4);
         for _ in 0..rng.u64(1..60) {
             let last = length * rng.u64(1..30);
-            let is_new = seen.is_new(&window(last + 1 - length, last));
-            assert_eq!(is_new, known.insert(last), "seed {seed}: {last}, {seen:?}");
+            let is_new = runs.add(&window(last + 1 - length, last));
+            assert_eq!(is_new, known.insert(last), "seed {seed}: {last}, {runs:?}");
         }
-        let steps: u64 = seen.0.iter().map(|(first, last)| last + 1 - first).sum();
-        assert_eq!(steps, known.len() as u64 * length, "seed {seed}: {seen:?}");
+        let steps: u64 = runs.0.iter().map(|(first, last)| last + 1 - first).sum();
+        assert_eq!(steps, known.len() as u64 * length, "seed {seed}: {runs:?}");
     }
 }
 
 #[test]
 fn the_newest_runs_are_forgotten_first() {
-    let mut seen = Seen::default();
+    let mut runs = StepRuns::default();
     let steps = 2..=2 * RUNS_MAX as u64 + 2;
-    steps.step_by(2).for_each(|step| assert!(seen.is_new(&window(step, step))));
-    assert_eq!(seen.0.len(), RUNS_MAX);
-    assert!(!seen.is_new(&window(2, 2)));
-    assert!(!seen.is_new(&window(2 * RUNS_MAX as u64, 2 * RUNS_MAX as u64)));
+    steps.step_by(2).for_each(|step| assert!(runs.add(&window(step, step))));
+    assert_eq!(runs.0.len(), RUNS_MAX);
+    assert!(!runs.add(&window(2, 2)));
+    assert!(!runs.add(&window(2 * RUNS_MAX as u64, 2 * RUNS_MAX as u64)));
     let extremes = [window(u64::MAX, u64::MAX), window(9, 0), window(0, u64::MAX)];
-    let mut seen = Seen::default();
-    assert_eq!(extremes.map(|row| seen.is_new(&row)), [true, true, false]);
+    let mut runs = StepRuns::default();
+    assert_eq!(extremes.map(|row| runs.add(&row)), [true, true, false]);
+}
+
+#[test]
+fn a_sweep_ends_where_no_more_is_wanted() {
+    const RANKS: u32 = GROUP_SERIES as u32 + 10;
+    let disk = SimulatedDisk::new(1);
+    let mut now = Now { mono_ns: 1 << 60, wall_ns: 1 << 60 };
+    let store = begin(&disk, now);
+    let all: BTreeSet<SeriesKey> = (0..RANKS).map(|rank| key(1, rank)).collect();
+    // Three blocks of each series in a time bucket, and one in the next.
+    for step in 1..=4 {
+        append(&store, all.iter().copied(), row(step));
+        flush(&store);
+        if step == 3 {
+            now.mono_ns += 5 * MINUTE_NS.unsigned_abs();
+            now.wall_ns += 5 * MINUTE_NS;
+            clock::set(now);
+        }
+    }
+    let swept = |wanted: usize| {
+        let (mut taken, read) = (Vec::new(), Cell::new(0));
+        let mut pause = || {
+            read.set(read.get() + 1);
+            Ok(())
+        };
+        let whole = store.sweep(&all, &mut pause, &mut |key, rows| {
+            if taken.len() >= wanted {
+                return Ok(ControlFlow::Break(()));
+            }
+            taken.extend(rows.iter().map(|row| (key.rank, row.last_step, read.get())));
+            Ok(ControlFlow::Continue(()))
+        });
+        (whole.unwrap(), taken)
+    };
+    let group = GROUP_SERIES;
+    let (whole, taken) = swept(group + 1);
+    assert_eq!((whole, taken.len()), (0, group + 2));
+    assert!(taken[..group].iter().all(|(_, step, _)| *step == 4), "the newest first");
+    let read = group + BLOCKS_MAX;
+    assert!(taken[group..].iter().all(|of| of.2 == read), "no more in memory");
+    assert_eq!(swept(4 * group + 1).0, group);
+    assert_eq!(swept(usize::MAX).0, all.len());
+}
+
+#[test]
+fn a_record_within_newer_ones_is_left_out() {
+    let mut runs = StepRuns::default();
+    let records = [window(5, 7), window(5, 10), window(6, 9), window(1, 4), window(11, 11)];
+    assert_eq!(records.map(|row| runs.add(&row)), [true, true, false, true, true]);
+    assert_eq!(runs.0, BTreeMap::from([(1, 11)]));
 }

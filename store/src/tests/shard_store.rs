@@ -255,6 +255,29 @@ fn store_with_snapshots(cluster: &Cluster, server: &Server, client: &str) -> Sto
 }
 
 #[test]
+fn requests_for_snapshots_count() {
+    let cluster = Cluster::new();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = cluster.runtime.block_on(Server::start());
+    let bucket = Bucket::with_few_retries("s3://bucket/c", server.settings("a")).unwrap();
+    let (store, _) = cluster.store();
+    let settings = server.settings("a");
+    let kept = store.keep_snapshots_counted("s3://bucket/c/snapshots", settings, &bucket);
+    cluster.runtime.block_on(kept).unwrap();
+    let (hash, bytes) = (blake3::hash(b"snapshot"), &b"snapshot"[..]);
+    cluster.runtime.block_on(store.blobs().put(hash, bytes.into())).unwrap();
+    let counts = || bucket.requests().unwrap().counts();
+    assert_eq!((counts().puts, counts().deletes), (2, 0), "that of the owner, and the snapshot");
+    store.blobs().release(hash);
+    let begun = Instant::now();
+    while store.blobs().used_bytes() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "it was not removed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!((counts().deletes, counts().all()), (1, server.requests()));
+}
+
+#[test]
 fn a_removal_without_an_answer_is_sent_once_and_the_same_snapshot_waits_for_its_end() {
     let cluster = Cluster::new();
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -12,14 +12,13 @@ use super::on_bucket::{OnBucket, PATIENCE};
 
 /// The names of objects of coordinators that wait.
 fn waiting(rig: &OnBucket) -> Vec<String> {
-    let entries = std::fs::read_dir(rig.scratch.path().join("bucket/waiting"));
-    let entries = entries.into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let name = |key: String| key.strip_prefix("cluster/waiting/").map(str::to_string);
+    rig.server.keys().into_iter().filter_map(name).collect()
 }
 
 #[test]
 fn an_operator_sees_who_owns_what_it_costs_and_who_waits() {
-    let rig = OnBucket::in_folder(2);
+    let rig = OnBucket::new(2);
     let mut first = rig.coordinator(0, &[]);
     first.line_with("listening", PATIENCE);
     assert_eq!(waiting(&rig), [""; 0], "it did not wait");
@@ -67,6 +66,8 @@ fn a_start_whose_port_is_in_use_ends_at_once() {
     let mut second = rig.coordinator(1, &[]);
     second.line_with("waiting: http://127.0.0.1:", PATIENCE);
     assert!(TcpStream::connect(rig.address(1).trim_start_matches("http://")).is_err());
+    let cluster = rig.ask(0, &["cluster"]).expect("an answer");
+    assert!(cluster["shards"][0]["requests"].is_null(), "a folder has none: {cluster:#}");
     // That of the owner, of a coordinator that waits, and of another program.
     let address = rig.address(2);
     let other = TcpListener::bind(address.trim_start_matches("http://")).expect("a free port");

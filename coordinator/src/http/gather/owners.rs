@@ -61,8 +61,8 @@ pub(super) enum Absent {
     #[error("its owner gave no answer within {} s", .0.as_secs())]
     Late(Duration),
     #[error(
-        "its URL leads to another coordinator: correct --cluster-address of its owner, or, where \
-         that is gone, start one more coordinator"
+        "another coordinator answers at the URL of its owner: `memtape cluster` shows whether one \
+         waits; where the owner runs, correct its --cluster-address"
     )]
     Elsewhere,
     #[error("its owner answered {0}")]
@@ -157,6 +157,7 @@ impl Owners {
             tracing::debug!("the owner of a shard cannot be asked: {error}");
             if error.is_connect() { Absent::Unreachable } else { Absent::Broken }
         })?;
+        // By mistake, or because that coordinator owns another shard by now.
         if answer.status() == StatusCode::MISDIRECTED_REQUEST {
             return Err(Absent::Elsewhere);
         }

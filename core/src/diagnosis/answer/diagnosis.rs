@@ -79,7 +79,7 @@ pub struct Diagnosis {
     pub age_steps: u64,
     /// Its peers do not grow like it, and there are some.
     pub stands_out: bool,
-    /// Peers whose snapshots it was compared with; 0 in records of before.
+    /// Peers whose snapshots it was compared with; 0 in records of earlier builds.
     #[serde(default)]
     pub peers_compared: usize,
     /// Steps until memory is full, as the detector saw it; 0 when a request has failed already.
@@ -142,9 +142,9 @@ impl Diagnosis {
         }
     }
 
-    /// Was it made with less evidence than this one: does it explain nothing where the other one
-    /// does, or was it compared with fewer peers?
-    pub(crate) fn knows_less_than(&self, other: &Self) -> bool {
+    /// Is its class unknown where that of the other one is known? Else, was it compared with fewer
+    /// peers?
+    pub(crate) fn has_less_evidence_than(&self, other: &Self) -> bool {
         let evidence = |of: &Self| (of.class != Class::Unknown, of.peers_compared);
         evidence(self) < evidence(other)
     }
