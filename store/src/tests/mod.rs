@@ -5,6 +5,7 @@ mod basics;
 mod bulk_reads;
 mod clock_jumps;
 mod cluster;
+mod counting;
 mod crash;
 mod damage;
 mod fixtures;
