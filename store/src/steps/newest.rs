@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use crate::error::Result;
 use crate::records::{SeriesKey, StepRecord};
 use crate::steps::index;
+use crate::steps::open_series::OpenSeries;
 use crate::steps::packer::{OpenSteps, READS_MAX, Reader, Rows, put_in_order, read, read_blocks};
 use crate::steps::segments::Location;
 
@@ -62,7 +63,7 @@ fn read_near(
 ) -> Result<bool> {
     // Before the index, as in `packer::read_each`.
     for (key, of) in rows.iter_mut() {
-        of.extend(open.rows_of(*key));
+        of.extend(open.of(*key).iter().flat_map(OpenSeries::parts).flatten());
         cut(of, bounds);
     }
     let mut wanted: BTreeSet<SeriesKey> = rows.keys().copied().collect();

@@ -191,11 +191,6 @@ impl OpenSteps {
         let parts = [&rows.frozen, &rows.new];
         parts.iter().flat_map(|part| part.range(within.clone())).map(|(_, of)| of.clone()).collect()
     }
-
-    /// The same rows, copied.
-    pub(crate) fn rows_of(&self, key: SeriesKey) -> Vec<StepRecord> {
-        self.of(key).iter().flat_map(OpenSeries::parts).flatten().copied().collect()
-    }
 }
 
 impl Steps {
