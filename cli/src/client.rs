@@ -250,7 +250,10 @@ impl Client {
     async fn accepted(&self, response: reqwest::Response) -> anyhow::Result<reqwest::Response> {
         let status = response.status();
         if status.is_success() {
-            if let Some(shards) = response.headers().get("memtape-missing") {
+            // `memtape cluster` itself shows them.
+            let missing = response.headers().get("memtape-missing");
+            let is_cluster = response.url().path().ends_with("/cluster");
+            if let Some(shards) = missing.filter(|_| !is_cluster) {
                 let shards = shards.to_str().unwrap_or_default();
                 let s = if shards.contains(',') { "s" } else { "" };
                 eprintln!(

@@ -258,7 +258,13 @@ impl Member {
                     say(&mut shown, format!("waiting: {owner} owns the cluster"));
                 }
                 owners if owners.len() == self.hints.len() => {
-                    say(&mut shown, format!("waiting: all {} shards have owners", owners.len()));
+                    say(
+                        &mut shown,
+                        format!(
+                            "waiting: all {} shards have owners, or had less than 5 s ago",
+                            owners.len()
+                        ),
+                    );
                 }
                 _ => {}
             }

@@ -287,6 +287,12 @@ impl Config {
             (self.snapshots_url.is_some() && !cfg!(feature = "s3"), not_built!("S3")),
             (self.cluster_url.is_some() && !cfg!(feature = "cluster"), not_built!("clusters")),
             (
+                self.cluster_url.is_none()
+                    && (self.cluster_shards.is_some() || self.cluster_tables_every.is_some()),
+                "--cluster-shards and --cluster-tables-every are for a cluster: name it with \
+                 --cluster",
+            ),
+            (
                 self.cluster_url.is_some() && self.snapshots_url.is_some(),
                 "a cluster keeps snapshots in its own bucket: leave out the store of snapshots",
             ),
@@ -375,6 +381,8 @@ mod tests {
         };
         check(|_| {}, &[]);
         check(|config| config.data_dir = PathBuf::new(), &["--data-dir"]);
+        check(|config| config.cluster_shards = Some(2), &["name it with --cluster"]);
+        check(|config| config.cluster_tables_every = Some(Duration::from_secs(60)), &["--cluster"]);
         let check_address = |listen: &str, url: &str, tls: bool, expected: &[&str]| {
             let config = Config {
                 listen: listen.parse().unwrap(),

@@ -37,6 +37,11 @@ pub(crate) fn path(url: &str) -> crate::error::Result<Option<&str>> {
         let line = "file:/// names no folder: write file:///PATH, with the path of a folder";
         return Err(crate::error::Error::foreign(line));
     }
+    if let Some(letter) = rest.chars().find(|letter| matches!(letter, '%' | '?' | '#')) {
+        // Parts of a URL: some of the files would lie in a folder of another name.
+        let line = format!("{url} has a {letter} in its path: name a folder without one");
+        return Err(crate::error::Error::foreign(line));
+    }
     Ok(rest.strip_prefix("//").filter(|path| path.starts_with('/')))
 }
 

@@ -12,7 +12,8 @@ use memtape_core::identity::planned_end::PlannedEnd;
 use memtape_core::paging::{Urgency, left_of_plan};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
-    Action, Alternative, Capture, Incident, IncidentState, Job, Named, Outcome, Part,
+    Action, Actions, Alternative, Capture, Captures, Incident, IncidentState, Incidents, Job, Jobs,
+    MissingShard, Named, Outcome, Part,
 };
 use memtape_proto::api::{AuditEntry, Token};
 
@@ -25,9 +26,18 @@ use crate::render::table::{Cell, Table};
 use crate::render::units::{about_plural, bytes, counted, duration, frame, grown, plural};
 
 /// The jobs, and how long ago each began.
-pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
-    job_table(jobs, now_ns)
-        .text_or("no job that you may see: start one with  memtape run -- torchrun …")
+pub(crate) fn jobs(of: &Jobs, now_ns: i64) -> String {
+    let none = match of.missing_shards.is_empty() {
+        true => "no job that you may see: start one with  memtape run -- torchrun …".to_string(),
+        false => no("job", &of.missing_shards),
+    };
+    job_table(&of.jobs, now_ns).text_or(&none)
+}
+
+/// Says that a list is empty, and whether that is known of all shards.
+fn no(what: &str, missing: &[MissingShard]) -> String {
+    let shards = if missing.is_empty() { "" } else { " in the shards that answered" };
+    format!("no {what}{shards}")
 }
 
 /// The jobs, one row each.
@@ -78,21 +88,21 @@ fn owner(job: &Job) -> String {
 }
 
 /// Incidents, one row each.
-pub(crate) fn incidents(incidents: &[Incident], now_ns: i64) -> String {
+pub(crate) fn incidents(list: &Incidents, now_ns: i64) -> String {
     let urgency = |of: &Incident| Cell::new(of.urgency.as_str(), palette::of_incident(of));
-    Table::of(incidents)
+    Table::of(&list.incidents)
         .column("incident", |of| of.id.clone())
         .column("state", |of| of.state.to_string())
         .column("urgency", urgency)
         .column("class", |of| of.class.to_string())
         .column(">opened", |of| age(of.opened_wall_ns, now_ns))
         .column("what", |of| of.sentence.clone())
-        .text_or("no incident")
+        .text_or(&no("incident", &list.missing_shards))
 }
 
 /// Captures, one row each.
-pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
-    let mut text = Table::of(captures)
+pub(crate) fn captures(list: &Captures, now_ns: i64) -> String {
+    let mut text = Table::of(&list.captures)
         .column("capture", |of| of.id.clone())
         .column("state", |of| of.state.to_string())
         .column("job", |of| of.job.clone())
@@ -100,29 +110,29 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
         .column(">aligned", |of| format!("{}/{}", of.aligned, of.ranks))
         .column("trigger", |of| of.trigger.clone())
         .column(">requested", |of| age(of.requested_wall_ns, now_ns))
-        .text_or("no capture");
-    if captures.iter().any(|capture| is_baseline(&capture.trigger)) {
+        .text_or(&no("capture", &list.missing_shards));
+    if list.captures.iter().any(|capture| is_baseline(&capture.trigger)) {
         let _ = writeln!(text, "baseline: {BASELINE}");
     }
     text
 }
 
 /// Actions on jobs and nodes, one row each.
-pub(crate) fn actions(actions: &[Action], now_ns: i64) -> String {
+pub(crate) fn actions(list: &Actions, now_ns: i64) -> String {
     let what = |of: &Action| {
         // A dry run has no other outcome than that it is one, and its decision says so.
         let outcome = if of.dry_run { &of.why } else { &of.outcome };
         let texts = [&of.proof, outcome, &of.why];
         texts.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
     };
-    Table::of(actions)
+    Table::of(&list.actions)
         .column("action", |of| of.id.clone())
         .column("job or node", |of| if of.node.is_empty() { &of.job } else { &of.node }.clone())
         .column("decision", |of| of.decision.clone())
         .column("verdict", |of| of.verdict.clone())
         .column(">decided", |of| age(of.wall_ns, now_ns))
         .column("what came of it", what)
-        .text_or("no action")
+        .text_or(&no("action", &list.missing_shards))
 }
 
 /// A row for each token.
@@ -496,16 +506,31 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         let explained = "a state without a finding, kept to compare later ones with";
         for (trigger, expected) in [("baseline", true), ("growth", false)] {
             assert_eq!(manifest(&of(trigger)).contains(explained), expected, "{trigger}");
-            assert_eq!(captures(&[of(trigger)], 0).contains(explained), expected, "{trigger}");
+            let list = Captures { captures: vec![of(trigger)], ..Captures::default() };
+            assert_eq!(captures(&list, 0).contains(explained), expected, "{trigger}");
         }
     }
 
     #[test]
     fn empty_lists_are_reported_as_empty() {
-        assert!(jobs(&[], 0).contains("memtape run"));
-        assert_eq!(incidents(&[], 0), "no incident\n");
-        assert_eq!(captures(&[], 0), "no capture\n");
-        assert_eq!(actions(&[], 0), "no action\n");
+        assert!(jobs(&Jobs::default(), 0).contains("memtape run"));
+        assert_eq!(incidents(&Incidents::default(), 0), "no incident\n");
+        assert_eq!(captures(&Captures::default(), 0), "no capture\n");
+        assert_eq!(actions(&Actions::default(), 0), "no action\n");
+    }
+
+    /// An empty list of half a cluster is no all-clear.
+    #[test]
+    fn empty_lists_of_some_shards_say_so() {
+        let missing_shards = || vec![MissingShard::default()];
+        let jobs = jobs(&Jobs { missing_shards: missing_shards(), ..Jobs::default() }, 0);
+        assert_eq!(jobs, "no job in the shards that answered\n");
+        let list = Incidents { missing_shards: missing_shards(), ..Incidents::default() };
+        assert_eq!(incidents(&list, 0), "no incident in the shards that answered\n");
+        let list = Captures { missing_shards: missing_shards(), ..Captures::default() };
+        assert_eq!(captures(&list, 0), "no capture in the shards that answered\n");
+        let list = Actions { missing_shards: missing_shards(), ..Actions::default() };
+        assert_eq!(actions(&list, 0), "no action in the shards that answered\n");
     }
 
     #[test]
@@ -514,7 +539,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
             parse(&json!({ "job": "j", "world_size": 8, "ranks_alive": 7, "step_min": 3,
             "step_max": 5, "state": "incident", "class": "host", "nodes": ["a", "b"] }))
             .expect("shape");
-        let text = jobs(&[job], 0);
+        let text = jobs(&Jobs { jobs: vec![job], ..Jobs::default() }, 0);
         for word in ["7/8", "3-5", "host", "a,b"] {
             assert!(text.contains(word), "{word} in {text}");
         }
@@ -540,7 +565,8 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         let (first, last) = ("in 3.0 h or at step 5000", "at step 5000");
         let late = Some("should have ended 3 min ago");
         assert_eq!(found, [Some(first), Some(last), None, late, None, None, None]);
-        assert!(jobs(&[both, ended], 0).contains("in 5.0 h or at step 5000"));
+        let list = Jobs { jobs: vec![both, ended], ..Jobs::default() };
+        assert!(jobs(&list, 0).contains("in 5.0 h or at step 5000"));
     }
 
     #[test]
@@ -556,7 +582,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
             ..Action::default()
         };
         let line = |action: Action| {
-            let text = actions(&[action], 0);
+            let text = actions(&Actions { actions: vec![action], ..Actions::default() }, 0);
             text.lines().nth(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         };
         let expected = |text: &str| Some(format!("act-1 train restart {text}"));

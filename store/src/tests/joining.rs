@@ -335,6 +335,11 @@ async fn a_folder_that_can_be_no_cluster_is_refused_in_one_line() {
     }
     let line = Bucket::with_few_retries("file:///", Vec::new()).unwrap_err().to_string();
     assert!(line.starts_with("file:/// names no folder"), "{line}");
+    for letter in ['%', '?', '#'] {
+        let url = format!("file:///tmp/a{letter}b");
+        let line = Bucket::with_few_retries(&url, Vec::new()).unwrap_err().to_string();
+        assert_eq!(line, format!("{url} has a {letter} in its path: name a folder without one"));
+    }
 }
 
 /// By mode 0711 of another user, for one.

@@ -89,7 +89,7 @@ fn class_names() -> PossibleValuesParser {
 pub(crate) fn jobs(args: &JobsArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
     args.watch.print(|| {
-        let text = |of: Jobs| answers::jobs(&of.jobs, clock::wall_ns());
+        let text = |of: Jobs| answers::jobs(&of, clock::wall_ns());
         globals.shown(&client.get(&["jobs"], &[])?, text)
     })
 }
@@ -117,7 +117,7 @@ pub(crate) fn incidents(args: &IncidentsArgs, globals: &Globals) -> anyhow::Resu
             args.filter.passes(Some(of.rank), of.opened_wall_ns, is_open, now_ns)
                 && args.class.as_ref().is_none_or(|class| of.class.as_str() == class)
         });
-        globals.shown(&answer, |of: Incidents| answers::incidents(&of.incidents, now_ns))
+        globals.shown(&answer, |of: Incidents| answers::incidents(&of, now_ns))
     })
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn captures(args: &CapturesArgs, globals: &Globals) -> anyhow::Result
             args.filter.passes(of.trigger_rank, of.requested_wall_ns, is_open, now_ns)
                 && args.trigger.as_ref().is_none_or(|trigger| of.trigger == *trigger)
         });
-        globals.shown(&answer, |of: Captures| answers::captures(&of.captures, now_ns))
+        globals.shown(&answer, |of: Captures| answers::captures(&of, now_ns))
     })
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn actions(args: &ActionsArgs, globals: &Globals) -> anyhow::Result<(
             let is_of_job = job.as_ref().is_none_or(|job| of.job == *job);
             is_of_job && (args.all || !of.outcome.is_empty())
         });
-        globals.shown(&answer, |of: Actions| answers::actions(&of.actions, now_ns))
+        globals.shown(&answer, |of: Actions| answers::actions(&of, now_ns))
     })
 }
 

@@ -343,6 +343,11 @@ fn export(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
          the image"
     );
     let folder = &args.parquet;
+    ensure!(
+        !folder.to_string_lossy().contains("://"),
+        "--parquet takes a folder: the coordinators of a cluster write tables into its bucket with \
+         --cluster-tables-every"
+    );
     std::fs::create_dir_all(folder)
         .with_context(|| format!("{} cannot be made", folder.display()))?;
     let scratch = tempfile::tempdir_in(folder)?;
