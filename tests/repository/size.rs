@@ -10,15 +10,15 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 17_620, 1_760),
-    ("coordinator", 25_193, 11_691),
+    ("cli", 17_654, 1_760),
+    ("coordinator", 25_207, 11_691),
     ("core", 32_211, 11_630),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_704, 0),
     ("proto", 2_835, 895),
     ("recorder", 7_890, 145),
-    ("store", 12_438, 4_999),
+    ("store", 12_439, 5_004),
     ("tape", 10_836, 2_666),
     ("tests", 0, 9_223),
     ("tests/bucket", 0, 755),
