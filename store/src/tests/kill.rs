@@ -25,9 +25,10 @@ const SERIES: u64 = 4;
 /// The name of the test, as its own binary knows it.
 const TEST: &str = "tests::kill::what_was_acknowledged_survives_kills";
 
-/// Where the child process writes, and from which numbers on.
+/// Where the child process writes, from which step on, and which of the processes it is.
 const FOLDER: &str = "MEMTAPE_STORE_CHILD";
 const BEGIN: &str = "MEMTAPE_STORE_CHILD_BEGIN";
+const CHILD: &str = "MEMTAPE_STORE_CHILD_NUMBER";
 
 /// What was acknowledged to the killed processes.
 #[derive(Debug, Default)]
@@ -52,6 +53,8 @@ fn snapshot(version: u64) -> Bytes {
 fn write_until_killed(folder: &Path) -> ! {
     let (store, _) = reopen(folder);
     let mut step = number(BEGIN).unwrap();
+    // A record can be durable whose step is not: the next process comes to that step again.
+    let versions = number(CHILD).unwrap() << 32;
     let mut rng = Rng::with_seed(step);
     let said = |line: String| -> Done {
         Box::new(move |result| {
@@ -62,7 +65,7 @@ fn write_until_killed(folder: &Path) -> ! {
     };
     loop {
         step += 1;
-        let (version, key) = (step, rng.usize(..KEYS as usize) as u64);
+        let (version, key) = (versions + step, rng.usize(..KEYS as usize) as u64);
         match rng.usize(..8) {
             0 => {
                 let snapshot = snapshot(version);
@@ -147,11 +150,12 @@ fn what_was_acknowledged_survives_kills() {
     let folder = dir.path().join("store");
     let mut acknowledged = Acknowledged::default();
     let (mut begin, mut findings) = (0, 0);
-    for _ in 0..kills {
+    for child_number in 0..kills {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", TEST, "--nocapture", "--test-threads=1"])
             .env(FOLDER, &folder)
             .env(BEGIN, begin.to_string())
+            .env(CHILD, child_number.to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
