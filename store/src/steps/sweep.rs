@@ -26,14 +26,14 @@ pub(crate) const BLOCKS_MAX: usize = 512;
 /// agent got no answer, or a coordinator crashed: soon after each other.
 pub(crate) const RUNS_MAX: usize = 4096;
 
-/// Gets records of a series, and says whether it wants more.
+/// Consumes records of a series; breaks when the consumer is full.
 pub(crate) type Take<'a> = dyn FnMut(SeriesKey, &[StepRecord]) -> Result<ControlFlow<()>> + 'a;
 
 /// Hands over the records of these series of one attempt until `take` wants no more: the newest
 /// time bucket first, in parts of a series that are in order of steps. A record is left out where
 /// those before have its last step; of a series with more than [`RUNS_MAX`] gaps some come twice.
-/// `pause` is called after each block, and its error ends the sweep. Returns the number of series
-/// of which all was taken, at least. Blocks.
+/// `pause` is called after each block, and its error ends the sweep. Returns a lower bound of the
+/// number of series that `take` got whole. Blocks.
 ///
 /// # Errors
 /// The disk or the index could not be read.
