@@ -14,6 +14,7 @@
 //! | [`detector`] | growth that does not stop |
 //! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
+//! | [`stacks`] | live memory by stack and by line, of a rank beside its peers |
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | [`incident`], [`policy`] | the life of an incident; whether to ask for a restart |
 //! | [`hints`] | what could be changed in a job so that it takes less memory |
@@ -45,6 +46,7 @@ pub mod rates;
 pub mod roles;
 pub mod settings;
 pub mod sharing;
+pub mod stacks;
 pub mod traffic;
 pub mod waiting;
 

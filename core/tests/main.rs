@@ -11,6 +11,7 @@ mod exported;
 mod hostile;
 mod limits;
 mod snapshots;
+mod stacks;
 mod unpickle;
 
 // What several of them share.

@@ -334,9 +334,21 @@ limits! {
         "no further peer is compared",
         "what the diagnosis doubts";
     PEERS_COMPARED_MAX: usize = 15, Count, "coordinator",
-        "Peers whose snapshots a diagnosis compares",
-        "further peers are not compared",
-        "none";
+        "Peers whose snapshots a diagnosis compares, or an answer about what a rank has kept",
+        "further peers are not compared; an answer takes those with the nearest numbers",
+        "`peers_left_out` of the answer";
+    STACKS_COMPARED_BYTES_MAX: u64 = 8 << 20, Bytes, "coordinator",
+        "Memory for the stacks of a rank and its peers while an answer compares them",
+        "the stacks that hold least are added up",
+        "`other_stacks` and `other_lines` of the answer";
+    KEPT_LINES_MAX: usize = 64, Count, "coordinator",
+        "Lines in an answer about what a rank has kept",
+        "the lines that hold least beyond the peers are added up",
+        "`other_lines` of the answer";
+    KEPT_STACKS_MAX: usize = 1024, Count, "coordinator",
+        "Stacks in such an answer",
+        "the stacks that hold least are added up",
+        "`other_stacks` of the answer";
     RANKS_COMPARED_MAX: usize = 4096, Count, "coordinator",
         "Ranks of a capture whose collectives are compared",
         "further ranks are listed as unknown",

@@ -1,0 +1,151 @@
+//! Live bytes and blocks by stack, of one state of a rank.
+//!
+//! The sum over all stacks and the bytes in no recorded block equal the allocated bytes exactly.
+//! Blocks that are pending free are left out: the program has freed them.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::diagnosis::files::History;
+use crate::snapshot::{Block, Frame, Held, RankSnapshot, StackUse};
+use crate::stacks::allocation_steps::AllocationSteps;
+
+/// What a stack holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Live memory.
+    pub held: Held,
+    /// First and last step in which it was allocated; `None` where the state has sums only.
+    pub steps: Option<(u64, u64)>,
+}
+
+/// Live memory by stack.
+#[derive(Clone, Debug, Default)]
+pub struct LiveStacks<'a> {
+    frames: &'a [Frame],
+    stacks: &'a [Vec<u32>],
+    has_devices: bool,
+    /// By device and index of the stack.
+    uses: BTreeMap<(u8, u32), Use>,
+    unrecorded_bytes: u64,
+}
+
+impl Use {
+    fn of(held: Held, step: Option<u64>) -> Self {
+        Self { held, steps: step.map(|step| (step, step)) }
+    }
+
+    /// Adds what another stack holds.
+    pub(super) fn add(&mut self, more: Self) {
+        self.held = self.held.plus(more.held);
+        self.steps = match (self.steps, more.steps) {
+            (Some(own), Some(other)) => Some((own.0.min(other.0), own.1.max(other.1))),
+            (own, other) => own.or(other),
+        };
+    }
+}
+
+impl<'a> LiveStacks<'a> {
+    /// Live memory of a rank at the step of its snapshot, that was allocated in these steps.
+    pub fn of_snapshot(of: &'a RankSnapshot, steps: AllocationSteps) -> Self {
+        let mut live = Self::empty(of, of.devices.len());
+        for device in &of.devices {
+            live.add_blocks(device.device, &device.blocks, device.allocated, steps);
+        }
+        live
+    }
+
+    /// Live memory of a rank at the earlier step of its snapshot; `None` where unknown.
+    pub fn before(of: &'a RankSnapshot) -> Option<Self> {
+        let mut live = Self::empty(of, of.devices.len());
+        for device in &of.devices {
+            live.add_uses(device.device, &device.before);
+        }
+        (of.before_step > 0).then_some(live)
+    }
+
+    /// Live memory of the rank of a condensed state.
+    pub fn of_history(of: &'a History) -> Self {
+        let mut live = Self::empty(&of.rank, of.devices.len());
+        for device in of.devices.iter().map(|device| &device.state) {
+            live.add_blocks(device.device, &device.blocks, device.allocated, AllocationSteps::ALL);
+        }
+        live
+    }
+
+    /// Live memory after this number of steps of the trace; `None` where no device's trace has that
+    /// many.
+    pub fn after(of: &'a History, steps: u64) -> Option<Self> {
+        let mut live = Self::empty(&of.rank, of.devices.len());
+        let mut is_known = false;
+        for device in &of.devices {
+            let mark = usize::try_from(steps).ok().and_then(|steps| device.past.marks.get(steps));
+            let Some(mark) = mark else { continue };
+            is_known = true;
+            let number = device.state.device;
+            live.add_uses(number, &mark.uses);
+            // Freed since, and older than the trace.
+            for &(size, count) in &mark.nameless {
+                let held = Held { bytes: size.saturating_mul(count), count };
+                live.add(number, 0, Use::of(held, None));
+            }
+        }
+        is_known.then_some(live)
+    }
+
+    /// Bytes in no recorded block: the tape was full, or the file lists no blocks. The steps of
+    /// these bytes are not known, so they are not chosen by steps.
+    pub fn unrecorded_bytes(&self) -> u64 {
+        self.unrecorded_bytes
+    }
+
+    /// What each stack of each device holds, with the index of the stack.
+    pub fn uses(&self) -> impl Iterator<Item = ((u8, u32), Use)> + '_ {
+        self.uses.iter().map(|(key, held)| (*key, *held))
+    }
+
+    /// The device as it tells stacks apart; `None` where the rank uses one device only.
+    pub(super) fn device(&self, device: u8) -> Option<u8> {
+        self.has_devices.then_some(device)
+    }
+
+    /// The known frames of a stack, outermost first; none where the stack is unknown.
+    pub(super) fn frames_of(&self, stack: u32) -> impl Iterator<Item = &'a Frame> {
+        let (frames, stacks) = (self.frames, self.stacks);
+        let indexes = stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
+        let frames = indexes.iter().rev().filter_map(|&index| frames.get(index as usize));
+        frames.filter(|frame| !frame.file.is_empty() || !frame.function.is_empty())
+    }
+
+    fn empty(of: &'a RankSnapshot, devices: usize) -> Self {
+        let (frames, stacks) = (of.frames.as_slice(), of.stacks.as_slice());
+        Self { frames, stacks, has_devices: devices > 1, ..Self::default() }
+    }
+
+    fn add_blocks(&mut self, device: u8, blocks: &[Block], allocated: u64, steps: AllocationSteps) {
+        let mut recorded = 0_u64;
+        for block in blocks.iter().filter(|block| !block.pending) {
+            recorded = recorded.saturating_add(block.size);
+            if steps.has(block) {
+                let held = Held { bytes: block.size, count: 1 };
+                let step = AllocationSteps::step_of(block);
+                self.add(device, block.stack, Use::of(held, Some(step)));
+            }
+        }
+        let unrecorded = allocated.saturating_sub(recorded);
+        self.unrecorded_bytes = self.unrecorded_bytes.saturating_add(unrecorded);
+    }
+
+    fn add_uses(&mut self, device: u8, uses: &[StackUse]) {
+        for held in uses {
+            let use_of = Use::of(Held { bytes: held.bytes, count: held.blocks }, None);
+            self.add(device, held.stack, use_of);
+        }
+    }
+
+    fn add(&mut self, device: u8, stack: u32, more: Use) {
+        if more.held != Held::default() {
+            self.uses.entry((device, stack)).or_default().add(more);
+        }
+    }
+}
