@@ -8,7 +8,7 @@ use memtape_core::census::comparison::{Counted, Line, Lines};
 use memtape_core::census::reader::CensusReader;
 use memtape_core::census::{Census, LineCensus, LineId, cohort};
 use memtape_core::limits::CENSUS_LINES_MAX;
-use memtape_core::snapshot::Held;
+use memtape_core::snapshot::{Held, RankSnapshot};
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{Layout, Sizes};
 use memtape_core::tape::read::Tape;
@@ -21,14 +21,14 @@ const MIB: u64 = 1 << 20;
 const TOTALS: Totals = Totals { allocated: 0, reserved: 0 };
 
 /// A tape in memory whose blocks are written by a test.
-struct Rank {
+pub(crate) struct Rank {
     memory: Vec<AtomicU64>,
     layout: Layout,
     next_address: u64,
 }
 
 impl Rank {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let sizes = Sizes {
             events: 1 << 10,
             table_entries: 1 << 14,
@@ -53,7 +53,7 @@ impl Rank {
     }
 
     /// The stack with these frames, `file:line` each, innermost first.
-    fn stack(&self, frames: &[(&str, u32)]) -> u32 {
+    pub(crate) fn stack(&self, frames: &[(&str, u32)]) -> u32 {
         let interned = InternedWriter(self.words());
         let name = |text: &str| interned.string(text.as_bytes()).expect("there is room");
         let frame = |&(file, line): &(&str, u32)| interned.frame(name(file), name("f"), line);
@@ -61,7 +61,7 @@ impl Rank {
         interned.stack(&frames.expect("there is room")).expect("there is room")
     }
 
-    fn alloc(&mut self, stack: u32, size: u64) -> u64 {
+    pub(crate) fn alloc(&mut self, stack: u32, size: u64) -> u64 {
         self.next_address += 1 << 30;
         let address = self.next_address;
         let grant = Grant { address, size, stack, ..Grant::default() };
@@ -73,7 +73,7 @@ impl Rank {
         self.lane().free(1, address, size, TOTALS);
     }
 
-    fn end_step(&self, step: u64) {
+    pub(crate) fn end_step(&self, step: u64) {
         self.words().mark_step(step, step);
     }
 
@@ -84,9 +84,13 @@ impl Rank {
 
     /// The same of the state now.
     fn censuses(&self) -> Vec<Census> {
+        Census::of_state(&self.state(PointInTime::Present, None))
+    }
+
+    /// The state at a point in time that the tape covers.
+    pub(crate) fn state(&self, at: PointInTime, before: Option<u64>) -> RankSnapshot {
         let tape = Tape::open(self.memory.as_slice()).expect("a tape that was just made");
-        let state = tape.snapshot(PointInTime::Present, None, 0).expect("the present");
-        Census::of_state(&state)
+        tape.snapshot(at, before, 0).expect("the tape covers it")
     }
 }
 

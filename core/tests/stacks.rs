@@ -2,7 +2,10 @@
 
 use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, Held, RankSnapshot, StackUse};
 use memtape_core::stacks::{AllocationSteps, ComparedStacks, LiveStacks, StackRow};
+use memtape_core::tape::rewind::PointInTime;
 use proptest::prelude::*;
+
+use crate::census::Rank;
 
 fn frame(file: &str, line: u32, function: &str) -> Frame {
     Frame { file: file.into(), line, function: function.into() }
@@ -84,6 +87,34 @@ fn a_block_belongs_to_the_step_in_which_it_was_allocated() {
     let mut within = sample();
     within.devices[0].blocks[2].birth_step = 9;
     assert_eq!(AllocationSteps::last_of(&within), 10, "the step under way");
+}
+
+/// On a tape: the step of a block is the step whose record ends next.
+#[test]
+fn the_steps_of_blocks_are_those_of_the_records_of_a_tape() {
+    let mut rank = Rank::new();
+    let stack = rank.stack(&[("/app/train.py", 7)]);
+    for step in 1..=6 {
+        rank.alloc(stack, step << 20);
+        rank.end_step(step);
+    }
+    rank.alloc(stack, 7 << 20);
+    let kept = |state: &RankSnapshot, from: u64, to: u64| {
+        let steps = AllocationSteps::of(from..=to).expect("steps");
+        alone(&LiveStacks::of_snapshot(state, steps)).own()
+    };
+    let state = rank.state(PointInTime::EndOf(5), Some(3));
+    for step in 1..=5 {
+        let held = Held { bytes: step << 20, count: 1 };
+        assert_eq!(kept(&state, step, step), held, "step {step}");
+    }
+    assert_eq!(AllocationSteps::last_of(&state), 5);
+    let new = kept(&state, state.before_step + 1, state.step);
+    let before = alone(&LiveStacks::before(&state).expect("an earlier step")).own();
+    assert_eq!((new.count, new.plus(before)), (2, kept(&state, 1, 5)));
+    let present = rank.state(PointInTime::Present, None);
+    assert_eq!((present.step, AllocationSteps::last_of(&present)), (6, 7), "step 7 is under way");
+    assert_eq!(kept(&present, 7, 7).bytes, 7 << 20);
 }
 
 #[test]
