@@ -10,6 +10,7 @@ mod fake;
 mod host_readings;
 mod job_end;
 mod kept;
+mod kept_memory;
 mod openapi;
 mod page;
 mod proofs;

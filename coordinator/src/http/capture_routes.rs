@@ -168,7 +168,7 @@ async fn pickle(asking: Asking, path: PathOf<PartPath>) -> Result<Pickle, Proble
 }
 
 /// The problem of a snapshot that is stored and cannot be read.
-fn unreadable(why: &NotRead) -> Problem {
+pub(super) fn unreadable(why: &NotRead) -> Problem {
     let status = match why {
         NotRead::Undecodable(_) => StatusCode::UNPROCESSABLE_ENTITY,
         NotRead::Store(error) if error.kind == Kind::Damaged => StatusCode::UNPROCESSABLE_ENTITY,
@@ -178,7 +178,11 @@ fn unreadable(why: &NotRead) -> Problem {
     Problem::new(status, why.to_string())
 }
 
-fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
+/// The stored snapshot of a rank.
+///
+/// # Errors
+/// There is no such capture or rank, or nothing of the rank is stored.
+pub(super) fn hash_of(view: &Visible<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
     let state = view.capture(id).ok_or_else(|| Problem::unknown("capture", id))?;
     let part = state.part(rank).ok_or_else(|| Problem::unknown("rank", rank))?;
     snapshot_of(part).ok_or_else(|| {

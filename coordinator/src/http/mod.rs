@@ -8,6 +8,7 @@ pub(crate) mod gather;
 mod hint_routes;
 mod incident_routes;
 mod job_routes;
+mod kept_routes;
 mod line_routes;
 mod node_routes;
 pub(crate) mod page;

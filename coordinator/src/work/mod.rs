@@ -4,6 +4,7 @@ pub(crate) mod blocking;
 pub(crate) mod collectives;
 pub(crate) mod decoding;
 pub(crate) mod diagnosing;
+pub(crate) mod kept;
 pub(crate) mod parts;
 pub(crate) mod pickling;
 pub(crate) mod tasks;

@@ -246,7 +246,8 @@ impl Job {
             function: function.to_string(),
         };
         let leaked = self.leaked_blocks(rank, step);
-        let births = (step - leaked + 1)..=step;
+        // In steps that had finished by then.
+        let births = (step - leaked)..step;
         let mut blocks = v1::Blocks::default();
         let weights = (0..20).map(|_| (25 * MIB, 1, 0));
         let leak = births.map(|birth| (LEAK_BYTES, 2, birth));

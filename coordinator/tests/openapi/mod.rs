@@ -12,7 +12,7 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 29] = [
+const REQUESTS: [(&str, &str); 30] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
@@ -25,6 +25,7 @@ const REQUESTS: [(&str, &str); 29] = [
     ("get /api/v1/captures", "/api/v1/captures"),
     ("get /api/v1/captures/{id}", "/api/v1/captures/{capture}"),
     ("get /api/v1/captures/{id}/collectives", "/api/v1/captures/{capture}/collectives"),
+    ("get /api/v1/captures/{id}/kept", "/api/v1/captures/{capture}/kept?rank=2&from=9&to=200"),
     ("get /api/v1/captures/{id}/ranks/{rank}", "/api/v1/captures/{capture}/ranks/2"),
     ("get /api/v1/captures/{id}/ranks/{rank}/pickle", "/api/v1/captures/{capture}/ranks/2/pickle"),
     ("get /api/v1/incidents", "/api/v1/incidents"),

@@ -1,0 +1,103 @@
+//! `/captures/{id}/kept`: what was allocated in a range of steps and is alive at the end of the
+//! step of a capture, of one rank beside its peers.
+//!
+//! Snapshots are read and compared in `work/kept.rs`; this file chooses them.
+
+use axum::extract::{Path, Query};
+use axum::http::StatusCode;
+use axum::response::Json;
+use memtape_core::limits::{PEERS_COMPARED_MAX, STACKS_COMPARED_BYTES_MAX};
+use memtape_core::stacks::{AllocationSteps, nearest_peers};
+use memtape_proto::api::{Kept, KeptQuery};
+
+use crate::http::asking::Asking;
+use crate::http::capture_routes::{hash_of, unreadable};
+use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf};
+use crate::http::route_list::Routes;
+use crate::state::jobs::attempt::Attempt;
+use crate::state::visible::Visible;
+use crate::work::kept::{self, NotKept, Wanted};
+
+/// Memory of an answer: its table of stacks, the answer as a value, and as JSON.
+const KEPT_BYTES: u64 = 3 * STACKS_COMPARED_BYTES_MAX;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get(
+        "/captures/{id}/kept",
+        "The live memory of one rank that was allocated in a range of steps, beside its peers.",
+        kept,
+    )
+}
+
+async fn kept(asking: Asking, path: PathOf<IdPath>, query: QueryOf<KeptQuery>) -> Answer<Kept> {
+    let (Path(IdPath { id }), Query(query)) = (path?, query?);
+    let steps = steps_of(&query)?;
+    let (capture, rank) = (id.clone(), query.rank);
+    let found = asking.ask(move |view| wanted(view, &id, rank, steps)).await?;
+    let (known, wanted) = found?;
+    asking.audit_read("read kept memory", format!("{capture}, rank {rank}")).await?;
+    asking.reserve(KEPT_BYTES).await?;
+    let compared = kept::compare(&asking.api.snapshots, wanted).await.map_err(|why| match why {
+        NotKept::Unreadable(why) => unreadable(&why),
+        NotKept::Later { last_step } => later(&known, query.to.unwrap_or(last_step), last_step),
+    })?;
+    let Kept { capture, job, attempt, clock, peers_left_out, .. } = known;
+    let KeptQuery { rank, from, to } = query;
+    let from = from.map(|from| from.max(1));
+    Ok(Json(Kept { capture, job, attempt, rank, clock, from, to, peers_left_out, ..compared }))
+}
+
+/// The steps of a query.
+///
+/// # Errors
+/// The first step is after the last one.
+fn steps_of(query: &KeptQuery) -> Result<AllocationSteps, Problem> {
+    let (from, to) = (query.from.unwrap_or(1).max(1), query.to.unwrap_or(u64::MAX));
+    AllocationSteps::of(from..=to).ok_or_else(|| {
+        let line = format!("from={from} is after to={to}: give a first step and a later one");
+        Problem::new(StatusCode::BAD_REQUEST, line)
+    })
+}
+
+/// The problem that a capture does not show the end of this step.
+fn later(of: &Kept, to: u64, last_step: u64) -> Problem {
+    let (id, job) = (&of.capture, &of.job);
+    let line = format!(
+        "to={to} is later than step {last_step}, the last that {id} shows of rank {}: give an \
+         earlier step, or ask for a capture of step {to} (POST /api/v1/jobs/{job}/captures)",
+        of.rank
+    );
+    Problem::new(StatusCode::BAD_REQUEST, line)
+}
+
+/// What the loop knows of a rank in a capture, and the snapshots to compare: its own, and those of
+/// the nearest ranks with its role.
+///
+/// # Errors
+/// There is no such capture or rank, or nothing of the rank is stored.
+fn wanted(
+    view: &Visible<'_>,
+    id: &str,
+    rank: u32,
+    steps: AllocationSteps,
+) -> Result<(Kept, Wanted), Problem> {
+    let hash = hash_of(view, id, rank)?;
+    let state = view.capture(id).ok_or_else(|| Problem::unknown("capture", id))?;
+    let attempt = view.attempt_of(state.record.serial);
+    let role = |rank: u32| attempt.and_then(|attempt| attempt.ranks.get(&rank)?.role);
+    let roles: Vec<_> = state.parts.iter().map(|part| (part.rank, role(part.rank))).collect();
+    let mut nearest = nearest_peers(rank, &roles);
+    let peers_left_out = nearest.len().saturating_sub(PEERS_COMPARED_MAX);
+    nearest.truncate(PEERS_COMPARED_MAX);
+    let peer = |rank: u32| (rank, hash_of(view, id, rank).map_err(|problem| problem.line));
+    let known = Kept {
+        capture: id.to_string(),
+        job: state.record.job.clone(),
+        attempt: state.record.attempt,
+        rank,
+        clock: attempt.map(Attempt::clock).unwrap_or_default().into(),
+        peers_left_out: u32::try_from(peers_left_out).unwrap_or(u32::MAX),
+        ..Kept::default()
+    };
+    Ok((known, Wanted { hash, steps, peers: nearest.into_iter().map(peer).collect() }))
+}
