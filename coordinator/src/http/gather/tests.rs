@@ -349,6 +349,21 @@ async fn the_token_is_passed_on_and_nothing_else() {
     assert_eq!(seen, ["Bearer abc", "Bearer def", ""]);
 }
 
+/// What a rank has kept is asked of the owner of the capture, with its range of steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_of_a_capture_is_asked_of_its_owner() {
+    let mut ports = Ports::of(3, "http").await;
+    ports.coordinator(0, None);
+    let other = ports.stand_in(StatusCode::OK, "{}");
+    let owner = ports.stand_in(StatusCode::OK, r#"{"bytes":7}"#);
+    let id = Ids::of_shard(2, 3).next(0, Kind::Capture);
+    let path = format!("/api/v1/captures/{id}/kept?rank=2&from=3&to=9");
+    let (status, missing, answer) = ask(http().get(ports.url(0) + &path)).await;
+    assert_eq!((status, missing.as_str(), &answer["bytes"]), (200, "", &Value::from(7)));
+    let lines: Vec<String> = owner.lock().unwrap().iter().map(|of| of.0.clone()).collect();
+    assert_eq!((lines, other.lock().unwrap().len()), (vec![format!("GET {path}")], 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_reaches_one_owner_that_knows_the_thing() {
     let mut ports = Ports::of(4, "http").await;

@@ -52,7 +52,8 @@ async fn every_answer_has_its_memory_before_it_is_made_and_until_it_is_sent() {
     });
     let (mut asked, mut large) = (0, Vec::new());
     for path in paths.chain(["/metrics".to_string()]) {
-        let path = if path.ends_with("series") { path + "?rank=0" } else { path };
+        let needs_rank = path.ends_with("series") || path.ends_with("kept");
+        let path = if needs_rank { path + "?rank=0" } else { path };
         let (answer, reserved) = get(&api, &path, &mut coordinator, &mut queues).await;
         assert!(reserved.is_none_or(|bytes| bytes > 0), "{path}: the loop made it for nothing");
         asked += u32::from(reserved.is_some());
