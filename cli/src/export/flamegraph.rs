@@ -11,9 +11,10 @@
 use std::fmt::Write;
 
 use memtape_core::diagnosis::is_user_frame;
+use memtape_core::stacks::ComparedStacks;
 use memtape_core::visible::is_hidden;
 
-use crate::export::stacks::{LiveBytes, Node};
+use crate::export::stacks::{Node, in_levels};
 use crate::render::units::{bytes, signed_bytes};
 
 const STYLE: &str = include_str!("flamegraph.css");
@@ -58,9 +59,9 @@ impl Span<'_> {
     }
 }
 
-/// The SVG file; `base` is the state that the rank is compared with. The title is a line of text.
-pub(crate) fn document(live: &LiveBytes<'_>, base: Option<&LiveBytes<'_>>, title: &str) -> Vec<u8> {
-    let drawing = Drawing::of(live, base);
+/// The SVG file of a rank, or of its difference to other states. The title is a line of text.
+pub(crate) fn document(of: &ComparedStacks, title: &str) -> Vec<u8> {
+    let drawing = Drawing::of(of);
     let rows = drawing.spans.iter().map(|span| span.depth + 1).max().unwrap_or(1);
     let boxes_px = rows * ROW_PX;
     let about = drawing.about();
@@ -91,12 +92,11 @@ struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    fn of(live: &LiveBytes<'a>, base: Option<&LiveBytes<'a>>) -> Self {
-        let nothing = LiveBytes::default();
+    fn of(compared: &'a ComparedStacks) -> Self {
         let mut open = vec![Span::root()];
         let mut spans = Vec::new();
         let mut start = 0;
-        for held in live.against(base.unwrap_or(&nothing)) {
+        for held in in_levels(compared) {
             let width = held.bytes.abs_diff(held.base_bytes);
             if width == 0 {
                 continue;
@@ -117,7 +117,7 @@ impl<'a> Drawing<'a> {
         }
         spans.append(&mut open);
         spans.sort_by_key(|span| (span.depth, span.start));
-        let mut drawing = Self { spans, is_difference: base.is_some() };
+        let mut drawing = Self { spans, is_difference: compared.others() > 0 };
         let whole = drawing.root().width;
         drawing
             .spans
@@ -238,13 +238,41 @@ fn text(of: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StackUse};
+    use memtape_core::stacks::{AllocationSteps, LiveStacks};
+
     use super::*;
-    use crate::export::stacks::tests::sample;
+
+    /// A rank with two stacks, a block without one, and bytes without a block.
+    fn sample() -> RankSnapshot {
+        let frame = |line, function: &str| Frame {
+            file: "/app/train.py".into(),
+            line,
+            function: function.into(),
+        };
+        let block = |size, stack| Block { size, stack, ..Block::default() };
+        let used = |stack, bytes| StackUse { stack, bytes, blocks: 1 };
+        let device = DeviceSnapshot {
+            allocated: 1000 + 300 + 50 + 7,
+            blocks: vec![block(1000, 1), block(300, 2), block(50, 0)],
+            before: vec![used(1, 1000), used(2, 400)],
+            ..DeviceSnapshot::default()
+        };
+        RankSnapshot {
+            before_step: 4,
+            devices: vec![device],
+            frames: vec![Frame::default(), frame(80, "main"), frame(36, "keep<T> & \"go\"")],
+            stacks: vec![vec![], vec![1], vec![2, 1]],
+            ..RankSnapshot::default()
+        }
+    }
+
+    fn alone(of: &RankSnapshot) -> ComparedStacks {
+        ComparedStacks::of(&LiveStacks::of_snapshot(of, AllocationSteps::ALL), u64::MAX)
+    }
 
     fn svg(title: &str) -> String {
-        let snapshot = sample();
-        let live = LiveBytes::of_snapshot(&snapshot);
-        String::from_utf8(document(&live, None, title)).expect("UTF-8")
+        String::from_utf8(document(&alone(&sample()), title)).expect("UTF-8")
     }
 
     #[test]
@@ -265,26 +293,25 @@ mod tests {
     #[test]
     fn a_difference_is_red_or_blue_and_draws_only_what_differs() {
         let snapshot = sample();
-        let live = LiveBytes::of_snapshot(&snapshot);
-        let before = LiveBytes::before(&snapshot).expect("an earlier step");
-        let drawing = Drawing::of(&live, Some(&before));
-        assert_eq!(drawing.root().width, 100 + 50 + 7);
-        assert_eq!(drawing.about(), "-43 B in the stacks that differ; red holds more, blue less");
-        let svg = String::from_utf8(document(&live, Some(&before), "")).expect("UTF-8");
+        let mut compared = alone(&snapshot);
+        compared.add_other(&LiveStacks::before(&snapshot).expect("an earlier step"));
+        let drawing = Drawing::of(&compared);
+        assert_eq!(drawing.root().width, 100 + 50);
+        assert_eq!(drawing.about(), "-50 B in the stacks that differ; red holds more, blue less");
+        let svg = String::from_utf8(document(&compared, "")).expect("UTF-8");
         assert!(svg.contains("flame-less3") && svg.contains("flame-more2"), "{svg}");
         assert!(svg.contains("-100 B: 300 B against 400 B"), "{svg}");
     }
 
     #[test]
     fn an_empty_graph_is_one_box_and_narrow_boxes_are_left_out() {
-        let nothing = Drawing::of(&LiveBytes::default(), None);
-        assert_eq!(nothing.spans, [Span::root()]);
+        let nothing = ComparedStacks::default();
+        assert_eq!(Drawing::of(&nothing).spans, [Span::root()]);
         let mut snapshot = sample();
         let mut drawn = |bytes| {
             snapshot.devices[0].blocks[0].size = bytes;
             snapshot.devices[0].allocated = bytes + 357;
-            let live = LiveBytes::of_snapshot(&snapshot);
-            Drawing::of(&live, None).spans.len()
+            Drawing::of(&alone(&snapshot)).spans.len()
         };
         assert_eq!((drawn(1000), drawn(1 << 40)), (5, 2));
     }

@@ -10,12 +10,12 @@ use memtape_core::limits::{REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX};
 use memtape_core::pickle::torch::{Annotation, Setting};
 use memtape_core::pickle::{annotated_snapshot, torch_snapshot};
 use memtape_core::snapshot::RankSnapshot;
+use memtape_core::stacks::{AllocationSteps, ComparedStacks, LiveStacks, not_a_peer};
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
 use serde_json::json;
 
 use crate::args::Mistakes;
-use crate::export::stacks::{LiveBytes, of_peers};
 use crate::export::{Format, flamegraph};
 use crate::globals::Globals;
 use crate::output;
@@ -150,27 +150,35 @@ impl<'a> Subject<'a> {
 /// A rank in one of the formats that show a state.
 fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
     let state = of.state;
-    let against = args.against.or(args.since_step.map(|_| Against::Before));
-    let base = match against {
-        Some(Against::Peers) => {
-            let peers = of_peers(&of.peers, state.identity.rank);
-            if peers.is_empty() {
-                bail!("there is no peer of rank {} to compare with", state.identity.rank);
-            }
-            Some(LiveBytes::median(&peers))
-        }
-        Some(Against::Before) => Some(LiveBytes::before(state).context(
-            "the capture has no earlier step to compare with: the tape did not cover one",
-        )?),
-        None => None,
-    };
     match args.format {
         Format::Pickle => Ok(torch_snapshot(state)),
         Format::Json => Ok(serde_json::to_vec(&whole(state))?),
-        Format::Flamegraph => {
-            Ok(flamegraph::document(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title))
-        }
+        Format::Flamegraph => Ok(flamegraph::document(&compared_stacks(of, args)?, &of.title)),
     }
+}
+
+/// The stacks of a rank, with those of its peers or of its earlier step where they are asked for.
+fn compared_stacks(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<ComparedStacks> {
+    let (state, rank) = (of.state, of.state.identity.rank);
+    let live = |of| LiveStacks::of_snapshot(of, AllocationSteps::ALL);
+    let mut compared = ComparedStacks::of(&live(state), u64::MAX);
+    match args.against.or(args.since_step.map(|_| Against::Before)) {
+        Some(Against::Peers) => {
+            let role = &state.identity.role;
+            let peers = of.peers.iter().filter(|(other, of)| {
+                **other != rank && not_a_peer(role, state.step, of).is_none()
+            });
+            peers.for_each(|(_, of)| compared.add_other(&live(of)));
+            if compared.others() == 0 {
+                bail!("there is no peer of rank {rank} to compare with");
+            }
+        }
+        Some(Against::Before) => compared.add_other(&LiveStacks::before(state).context(
+            "the capture has no earlier step to compare with: the tape did not cover one",
+        )?),
+        None => {}
+    }
+    Ok(compared)
 }
 
 /// The state as JSON. Stacks are indexes into `stacks`, whose entries are indexes into `frames`;
@@ -264,9 +272,11 @@ fn from_pytorch(
         (Format::Pickle, _) => Ok(annotated_snapshot(state, annotations, settings)),
         (Format::Flamegraph, Some(step)) => {
             let history = History::of(state.clone());
-            let base = LiveBytes::after(&history, step)
+            let earlier = LiveStacks::after(&history, step)
                 .with_context(|| format!("the trace of {} has no step {step}", path.display()))?;
-            Ok(flamegraph::document(&LiveBytes::of_history(&history), Some(&base), &title))
+            let mut compared = ComparedStacks::of(&LiveStacks::of_history(&history), u64::MAX);
+            compared.add_other(&earlier);
+            Ok(flamegraph::document(&compared, &title))
         }
         _ => encode(&Subject { title, ..Subject::alone(state, None, args) }, args),
     }
