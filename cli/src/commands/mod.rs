@@ -90,7 +90,7 @@ pub(crate) enum Command {
     Jobs(list::JobsArgs),
     /// List the ranks of a job.
     Ranks(list::RanksArgs),
-    /// Show which lines of code hold the live memory of a job, or of tapes.
+    /// Show which lines of code hold the live memory of a job, of a rank of a capture, or of tapes.
     Lines(lines::LinesArgs),
     /// List incidents.
     Incidents(list::IncidentsArgs),
@@ -194,6 +194,7 @@ mod tests {
         check("memtape ranks j --watch 5", true);
         check("memtape ranks j k", false);
         check("memtape lines", true);
+        check("memtape lines cap-1 --rank 2 --from 3 --to 9", true);
         check("memtape incidents j --rank 2 --class leak --since 2h --open", true);
         check("memtape incidents --class leek", false);
         check("memtape captures j --trigger growth --since 2d --watch 1", true);

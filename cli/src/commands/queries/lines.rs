@@ -1,22 +1,26 @@
 //! `memtape lines JOB|TAPE|FOLDER…`: which lines of code hold live memory, since when, and on which
-//! ranks. For a job it asks the coordinator; tapes are counted here, with no service running.
+//! ranks. For a job it asks the coordinator; tapes are counted here, with no service running. Of a
+//! capture it shows what one rank has kept of a range of steps, beside its peers.
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use memtape_core::census::comparison::Counted;
 use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Clock;
-use memtape_proto::api::Lines;
+use memtape_proto::api::{Kept, Lines};
 
 use super::names::{check_rank, one_job};
+use crate::args::Mistakes;
+use crate::client::unknown::listed_ranks;
 use crate::globals::Globals;
 use crate::output;
+use crate::read::captures::{is_id, named};
 use crate::read::content::{self, Wanted};
 use crate::read::folders;
 use crate::read::one_rank::say_left_out;
 use crate::read::source::Source;
-use crate::render::lines;
+use crate::render::{kept, lines};
 use crate::watch::Watch;
 
 /// Why tapes have no lines.
@@ -25,13 +29,21 @@ const NO_DEVICE: &str = "the tapes show no memory of a GPU: their processes allo
 /// `memtape lines`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LinesArgs {
-    /// The job, or the tapes of its ranks (`memtape tape` lists them), or folders with them
-    /// [default: the only job that is running].
-    #[arg(value_name = "JOB|TAPE|FOLDER")]
+    /// The job, or a capture (cap-…), or an incident (inc-…) for its capture, or the tapes of the
+    /// job's ranks (`memtape tape` lists them), or folders with them [default: the only job that is
+    /// running].
+    #[arg(value_name = "JOB|ID|TAPE|FOLDER")]
     pub(crate) of: Vec<String>,
-    /// Show only the lines of this rank.
+    /// Show only the lines of this rank; of a capture, beside its peers [default of an incident:
+    /// its rank].
     #[arg(long)]
     pub(crate) rank: Option<u32>,
+    /// Of a capture, show only memory that was allocated in this step or later.
+    #[arg(long, value_name = "STEP")]
+    pub(crate) from: Option<u64>,
+    /// Of a capture, show only memory that was allocated up to this step.
+    #[arg(long, value_name = "STEP")]
+    pub(crate) to: Option<u64>,
     #[command(flatten)]
     pub(crate) watch: Watch,
 }
@@ -57,6 +69,15 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
             _ => bail!("{left_out} of {} tapes could not be counted", files.len()),
         };
     }
+    if let [id] = args.of.as_slice()
+        && is_id(id)
+    {
+        return of_capture(id, args, globals);
+    }
+    if args.from.or(args.to).is_some() {
+        let line = "--from and --to are for a capture: `memtape captures` lists them";
+        return Err(Mistakes::one(line).into());
+    }
     let asked = match args.of.as_slice() {
         [] => None,
         [job] if job.contains('/') => {
@@ -75,6 +96,29 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     args.watch.print(|| {
         let answer = client.get(&["jobs", &job, "lines"], &query)?;
         globals.shown(&answer, |found| text(&found, args.rank))
+    })
+}
+
+/// Prints what a rank of a capture has kept.
+/// Fails when there is no such capture or rank, and when no rank is named.
+fn of_capture(id: &str, args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    let (incident, capture) = named(&client, id)?;
+    let capture = capture.with_context(|| format!("{id} has no capture"))?;
+    let rank = args.rank.or(incident.map(|incident| incident.rank)).with_context(|| {
+        let ranks: Vec<u32> = capture.parts.iter().map(|part| part.rank).collect();
+        format!("{id}: choose a rank with --rank: {}", listed_ranks(&ranks))
+    })?;
+    let steps = [("from", args.from), ("to", args.to)];
+    let asked = [("rank", Some(u64::from(rank)))].into_iter().chain(steps);
+    let asked = asked.filter_map(|(name, number)| Some((name, number?.to_string())));
+    let asked: Vec<(&str, String)> = asked.collect();
+    let query: Vec<(&str, &str)> = asked.iter().map(|(name, of)| (*name, of.as_str())).collect();
+    args.watch.print(|| {
+        let answer = client.get(&["captures", &capture.id, "kept"], &query)?;
+        globals.shown(&answer, |found: Kept| {
+            found.clock.known().unwrap_or_default().in_words(&kept::text(&found))
+        })
     })
 }
 
