@@ -1,4 +1,4 @@
-//! Live memory by stack: sums that are exact to the byte, ranges of steps that partition, and peers.
+//! Live memory by stack: sums that are exact to the byte, and ranges of steps that partition.
 
 use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, Held, RankSnapshot, StackUse};
 use memtape_core::stacks::{AllocationSteps, ComparedStacks, LiveStacks, StackRow};
@@ -81,7 +81,8 @@ fn a_block_belongs_to_the_step_in_which_it_was_allocated() {
     assert_eq!([kept(1, 1), kept(0, 1), kept(2, 9)], [1000, 1000, 350]);
     // What is new since the earlier step is of the steps after it.
     assert_eq!(kept(snapshot.before_step + 1, snapshot.step), 350);
-    assert_eq!(AllocationSteps::of(5..=4), None);
+    let (first, last) = (5, 4);
+    assert_eq!(AllocationSteps::of(first..=last), None);
     assert_eq!(AllocationSteps::of(0..=0), None);
     assert_eq!(AllocationSteps::last_of(&snapshot), 9);
     let mut within = sample();
