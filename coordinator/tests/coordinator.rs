@@ -2,6 +2,7 @@
 
 mod access;
 mod agent_captures;
+mod area;
 mod attacks;
 mod baselines;
 mod censuses;
@@ -111,6 +112,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     assert_eq!(series["steps"], json!((1..=step).collect::<Vec<u64>>()));
     let (_, series) = running.get("/api/v1/jobs/train/series?rank=2&points=3").await;
     assert!((2..=3).contains(&series["steps"].as_array().unwrap().len()), "{series}");
+    area::check(running, step).await;
     let (_, answer) = running.get("/api/v1/actions").await;
     let action = &answer["actions"][0];
     assert_eq!((&action["incident_id"], &action["kind"]), (&json!(incident), &json!("none")));
@@ -159,6 +161,16 @@ async fn check_doors(running: &fake::Running) {
         ("/api/v1/jobs/train/series?rank=77", 404),
         ("/api/v1/jobs/train/series", 400),
         ("/api/v1/jobs/train/series?rank=x", 400),
+        ("/api/v1/jobs/train/series?rank=0&from=9&to=8", 400),
+        ("/api/v1/jobs/train/series?rank=0&account=nosuch", 400),
+        ("/api/v1/jobs/nosuch/area", 404),
+        ("/api/v1/jobs/train/area?attempt=7", 404),
+        ("/api/v1/jobs/train/area?first_rank=4", 404),
+        ("/api/v1/jobs/train/area?first_rank=2&last_rank=1", 400),
+        ("/api/v1/jobs/train/area?from=9&to=8", 400),
+        ("/api/v1/jobs/train/area?rows=0", 400),
+        ("/api/v1/jobs/train/area?columns=x", 400),
+        ("/api/v1/jobs/train/area?account=nosuch", 400),
         ("/api/v1/captures/cap-nosuch", 404),
         ("/api/v1/captures/cap-nosuch/ranks/0", 404),
         ("/api/v1/captures/cap-nosuch/ranks/first", 400),

@@ -11,6 +11,7 @@
 //! | [`roles`] | which ranks do the same work |
 //! | [`limits`] | every limit that an operator can meet |
 //! | [`rates`] | how often each caller may do something |
+//! | [`account`] | which figures of a rank are known step by step |
 //! | [`detector`] | growth that does not stop |
 //! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
@@ -27,6 +28,7 @@
 extern crate alloc;
 
 pub mod access;
+pub mod account;
 pub mod action;
 mod allocator_settings;
 pub mod caching_allocator;

@@ -28,7 +28,7 @@ use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::newest::{NewestRows, newest};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::segments;
-use crate::steps::sweep::{Take, sweep};
+use crate::steps::sweep::{Take, newest_first, sweep};
 use crate::writer::pending::Pending;
 use crate::writer::point::{Pin, Point, Taken};
 use crate::writer::shared::{Closed, Done, Health, Proved, Shared};
@@ -346,8 +346,19 @@ impl Store {
         newest((&self.shared.reader, &self.shared.open), keys, bounds)
     }
 
-    /// Hands over the records of these series of one attempt, until `take` wants no more, in few
-    /// and large reads ([`sweep`]). Blocks.
+    /// Hands over the records of these series of one attempt, which are in order, until `take`
+    /// wants no more, in few and large reads: the newest time first, each part in the order in
+    /// which it was reported. Some come twice. Blocks.
+    ///
+    /// # Errors
+    /// The disk could not be read, or those of `take`.
+    pub fn newest_first(&self, keys: &[SeriesKey], take: &mut Take<'_>) -> Result<()> {
+        let from = (&self.shared.reader, &self.shared.open);
+        newest_first(from, keys, take).map(|_| ())
+    }
+
+    /// Hands over the records of these series of one attempt, until `take` wants no more, each
+    /// once, in few and large reads ([`sweep`]). Blocks.
     pub(crate) fn sweep(
         &self,
         keys: &BTreeSet<SeriesKey>,

@@ -1,6 +1,8 @@
 //! The HTTP API, the metrics and the page.
 
 mod access_routes;
+mod accounts;
+mod area;
 pub(crate) mod asking;
 mod capture_routes;
 #[cfg(feature = "cluster")]

@@ -158,7 +158,7 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator is stopping")
     }
 
-    fn bad(text: &str) -> Self {
+    pub(crate) fn bad(text: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text.lines().next().unwrap_or_default())
     }
 }

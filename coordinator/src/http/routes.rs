@@ -27,7 +27,7 @@ use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
 use crate::http::site::Site;
 use crate::http::{
-    access_routes, capture_routes, hint_routes, incident_routes, job_routes, kept_routes,
+    access_routes, area, capture_routes, hint_routes, incident_routes, job_routes, kept_routes,
     line_routes, node_routes, page, policy_routes, rank_routes, sending, series, store_routes,
 };
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX};
@@ -56,6 +56,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         rank_routes::add,
         line_routes::add,
         series::add,
+        area::add,
         capture_routes::add,
         kept_routes::add,
         incident_routes::add,

@@ -1,23 +1,27 @@
-//! `/jobs/{job}/series`: the steps of one device as a few hundred points that show every spike.
+//! `/jobs/{job}/series`: the steps of one rank as a few hundred points that show every spike: of
+//! one device, or of one account.
 //!
 //! A long job has millions of steps. They are read a block at a time, and of each block only the
 //! points remain ([`Points`]), so the memory of an answer depends on its points alone.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use axum::extract::{Path, Query};
 use axum::response::Json;
+use memtape_core::account::{Account, Source, Value, Values};
 use memtape_core::limits::SERIES_POINTS_MAX;
-use memtape_proto::api::{Series, SeriesQuery};
+use memtape_proto::api::{AccountColumns, Series, SeriesQuery};
 
+use crate::http::accounts;
 use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
 use crate::state::visible::Visible;
 use crate::work::blocking::Client;
-use memtape_store::Found;
 use memtape_store::records::{SeriesKey, StepRecord};
+use memtape_store::{Found, Store};
 
 /// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
@@ -29,7 +33,11 @@ const POINT_BYTES: u64 = 256;
 const RECORDS_BYTES: u64 = 1 << 20;
 
 pub(crate) fn add(routes: Routes) -> Routes {
-    routes.get("/jobs/{job}/series", "The steps of one device of one rank.", series)
+    routes.get(
+        "/jobs/{job}/series",
+        "The steps of one rank: of a device, or of an account.",
+        series,
+    )
 }
 
 async fn series(
@@ -39,97 +47,194 @@ async fn series(
 ) -> Answer<Series> {
     let (Path(JobPath { job }), Query(query)) = (path?, query?);
     let points = query.points.unwrap_or(POINTS).clamp(1, SERIES_POINTS_MAX);
+    let steps = accounts::steps(query.from, query.to)?;
     asking.reserve(points as u64 * POINT_BYTES + RECORDS_BYTES).await?;
-    let wanted = query.clone();
-    let (key, steps_left_out) = asking.ask(move |view| key(view, &job, &wanted)).await??;
+    let account = query.account;
+    let known = asking.ask(move |view| Known::of(view, &job, &query)).await??;
     let store = asking.api.store.clone();
     let read = move |client: &Client| -> memtape_store::Result<Series> {
-        let mut made = Points::new(points);
-        store.series_each(key, &mut |found| {
-            match found {
-                Found::Rows(rows) => {
-                    rows.iter().filter(|row| is_wanted(row, &query)).for_each(|row| made.add(row));
-                }
-                Found::Forgotten => made = Points::new(points),
+        let source = Steps { store, key: known.key, client };
+        match account {
+            None => source.device(Points::new(points, steps)).map(|made| known.device(made)),
+            Some(account) if account.source() == Source::StepRecords => source
+                .account(account, Points::new(points, steps))
+                .map(|made| known.account(account, made)),
+            Some(account) => {
+                let mut made = Points::new(points, steps);
+                known.readings.iter().for_each(|of| made.add_value(*of));
+                Ok(known.account(account, made))
             }
-            client.waits()
-        })?;
-        Ok(Series { steps_left_out, ..made.series() })
+        }
     };
     asking.work(read).await?.map_err(Problem::broken).map(Json)
 }
 
-/// The series, and the number of the rank's step records that are not kept.
-fn key(view: &Visible<'_>, job: &str, query: &SeriesQuery) -> Result<(SeriesKey, u64), Problem> {
-    let attempt = attempt_of(view, job, query.attempt)?;
-    let rank =
-        attempt.ranks.get(&query.rank).ok_or_else(|| Problem::unknown("rank", query.rank))?;
-    let largest = rank.totals.iter().max_by_key(|totals| totals.allocated);
-    let device = query.device.or(largest.map(|totals| totals.device)).unwrap_or(0);
-    let key = SeriesKey { serial: attempt.record.serial, rank: query.rank, device };
-    Ok((key, rank.record.steps_left_out))
+/// What the loop knows of the series.
+struct Known {
+    key: SeriesKey,
+    /// Number of the rank's step records that are not kept.
+    steps_left_out: u64,
+    /// Of an account that is read from outside.
+    readings: Vec<Value>,
+    why_unknown: String,
+    limit_bytes: Option<u64>,
 }
 
-fn is_wanted(row: &StepRecord, query: &SeriesQuery) -> bool {
-    row.last_step >= query.from.unwrap_or(0) && row.first_step <= query.to.unwrap_or(u64::MAX)
-}
-
-/// Steps as points: all steps with the same quotient by `steps` are one point, and `steps` doubles
-/// where there are too many points. The order of the steps makes no difference, nor does a step
-/// that comes twice.
-#[derive(Debug)]
-struct Points {
-    max: usize,
-    steps: u64,
-    points: BTreeMap<u64, Point>,
-}
-
-/// Neighbouring steps: the last step, the lowest minimum, the highest peak and the highest reserve.
-#[derive(Clone, Copy, Debug)]
-struct Point {
-    last_step: u64,
-    min_bytes: u64,
-    peak_bytes: u64,
-    reserved_bytes: u64,
-}
-
-impl Points {
-    fn new(max: usize) -> Self {
-        Self { max, steps: 1, points: BTreeMap::new() }
+impl Known {
+    fn of(view: &Visible<'_>, job: &str, query: &SeriesQuery) -> Result<Self, Problem> {
+        let attempt = attempt_of(view, job, query.attempt)?;
+        let rank =
+            attempt.ranks.get(&query.rank).ok_or_else(|| Problem::unknown("rank", query.rank))?;
+        let key = accounts::series(attempt, rank, query.device, query.account);
+        let of = query.account;
+        Ok(Self {
+            key,
+            steps_left_out: rank.record.steps_left_out,
+            readings: of.map(|of| accounts::readings(attempt, key, of)).unwrap_or_default(),
+            why_unknown: of.map(|of| accounts::why_unknown(view, rank, of)).unwrap_or_default(),
+            limit_bytes: of.and_then(|of| accounts::limit_bytes(view, rank, key.device, of)),
+        })
     }
 
-    fn add(&mut self, row: &StepRecord) {
-        let point = Point {
-            last_step: row.last_step,
-            min_bytes: row.floor_allocated,
-            peak_bytes: row.peak_allocated,
-            reserved_bytes: row.peak_reserved.max(row.end_reserved),
+    fn device(self, made: Points<3>) -> Series {
+        let column = |of: fn(&[Range; 3]) -> u64| made.column(of);
+        Series {
+            steps: made.steps(),
+            step_min_bytes: column(|[minimum, ..]| minimum.lowest),
+            peak_bytes: column(|[_, peak, _]| peak.highest),
+            reserved_bytes: column(|[.., reserved]| reserved.highest),
+            steps_left_out: self.steps_left_out,
+            account: None,
+        }
+    }
+
+    fn account(self, account: Account, made: Points<1>) -> Series {
+        let columns = AccountColumns {
+            name: account.into(),
+            unit: account.unit().into(),
+            source: account.source().into(),
+            lowest: made.column(|[values]| values.lowest),
+            highest: made.column(|[values]| values.highest),
+            known_from_step: made.known_from_step,
+            unknown: made.known_from_step.is_none().then_some(self.why_unknown),
+            limit_bytes: self.limit_bytes,
         };
-        self.put(point);
+        let (steps, steps_left_out) = (made.steps(), self.steps_left_out);
+        Series { steps, steps_left_out, account: Some(columns), ..Series::default() }
+    }
+}
+
+/// The stored steps of a series, as long as a client waits for them.
+struct Steps<'a> {
+    store: Store,
+    key: SeriesKey,
+    client: &'a Client,
+}
+
+impl Steps<'_> {
+    /// The minimum, the peak and the reserve of the device. Blocks.
+    fn device(&self, empty: Points<3>) -> memtape_store::Result<Points<3>> {
+        let mut made = empty.clone();
+        self.store.series_each(self.key, &mut |found| {
+            match found {
+                Found::Rows(rows) => rows.iter().for_each(|row| made.add_record(row)),
+                Found::Forgotten => made = empty.clone(),
+            }
+            self.client.waits()
+        })?;
+        Ok(made)
+    }
+
+    /// The values of an account. Blocks.
+    fn account(&self, account: Account, empty: Points<1>) -> memtape_store::Result<Points<1>> {
+        let (mut values, mut made) = (Values::new(account), empty.clone());
+        self.store.series_each(self.key, &mut |found| {
+            match found {
+                Found::Rows(rows) => values.take(&rows, &mut |value| made.add_value(value)),
+                Found::Forgotten => (values, made) = (Values::new(account), empty.clone()),
+            }
+            self.client.waits()
+        })?;
+        values.end(&mut |value| made.add_value(value));
+        Ok(made)
+    }
+}
+
+/// Steps as points: all steps with the same quotient by `width` are one point, and `width` doubles
+/// where there are too many points. The order of the steps makes no difference, nor does a step
+/// that comes twice.
+#[derive(Clone, Debug)]
+struct Points<const COLUMNS: usize> {
+    max: usize,
+    wanted: RangeInclusive<u64>,
+    width: u64,
+    points: BTreeMap<u64, Point<COLUMNS>>,
+    /// First step that came, wanted or not.
+    known_from_step: Option<u64>,
+}
+
+/// Neighbouring steps: the last step, and what each column was in all of them.
+#[derive(Clone, Copy, Debug)]
+struct Point<const COLUMNS: usize> {
+    last_step: u64,
+    columns: [Range; COLUMNS],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    lowest: u64,
+    highest: u64,
+}
+
+impl Points<3> {
+    fn add_record(&mut self, row: &StepRecord) {
+        let of = [Account::Allocated, Account::Peak, Account::Reserved];
+        let values = of.map(|account| account.of(row).unwrap_or(0));
+        self.add((row.first_step, row.last_step), values);
+    }
+}
+
+impl Points<1> {
+    fn add_value(&mut self, Value { first_step, last_step, value }: Value) {
+        self.add((first_step, last_step), [value]);
+    }
+}
+
+impl<const COLUMNS: usize> Points<COLUMNS> {
+    fn new(max: usize, wanted: RangeInclusive<u64>) -> Self {
+        Self { max, wanted, width: 1, points: BTreeMap::new(), known_from_step: None }
+    }
+
+    fn add(&mut self, (first_step, last_step): (u64, u64), values: [u64; COLUMNS]) {
+        let known = self.known_from_step.unwrap_or(first_step);
+        self.known_from_step = Some(known.min(first_step));
+        if !accounts::is_wanted(&self.wanted, first_step, last_step) {
+            return;
+        }
+        let columns = values.map(|value| Range { lowest: value, highest: value });
+        self.put(Point { last_step, columns });
         // The last doubling leaves two points at most.
-        while self.points.len() > self.max && self.steps < u64::MAX {
-            self.steps = self.steps.saturating_mul(2);
+        while self.points.len() > self.max && self.width < u64::MAX {
+            self.width = self.width.saturating_mul(2);
             std::mem::take(&mut self.points).into_values().for_each(|point| self.put(point));
         }
     }
 
-    fn put(&mut self, point: Point) {
-        let known = self.points.entry(point.last_step / self.steps).or_insert(point);
+    fn put(&mut self, point: Point<COLUMNS>) {
+        let known = self.points.entry(point.last_step / self.width).or_insert(point);
         known.last_step = known.last_step.max(point.last_step);
-        known.min_bytes = known.min_bytes.min(point.min_bytes);
-        known.peak_bytes = known.peak_bytes.max(point.peak_bytes);
-        known.reserved_bytes = known.reserved_bytes.max(point.reserved_bytes);
+        for (known, Range { lowest, highest }) in known.columns.iter_mut().zip(point.columns) {
+            known.lowest = known.lowest.min(lowest);
+            known.highest = known.highest.max(highest);
+        }
     }
 
-    fn series(&self) -> Series {
-        let mut series = Series::default();
-        for point in self.points.values() {
-            series.steps.push(point.last_step);
-            series.step_min_bytes.push(point.min_bytes);
-            series.peak_bytes.push(point.peak_bytes);
-            series.reserved_bytes.push(point.reserved_bytes);
-        }
-        series
+    fn steps(&self) -> Vec<u64> {
+        self.points.values().map(|point| point.last_step).collect()
+    }
+
+    fn column(&self, of: impl Fn(&[Range; COLUMNS]) -> u64) -> Vec<u64> {
+        self.points.values().map(|point| of(&point.columns)).collect()
     }
 }
 
@@ -149,17 +254,18 @@ mod tests {
         }
     }
 
+    fn shown(made: Points<3>) -> Series {
+        let key = SeriesKey::default();
+        let (readings, why_unknown) = Default::default();
+        Known { key, steps_left_out: 0, readings, why_unknown, limit_bytes: None }.device(made)
+    }
+
     fn check(range: (Option<u64>, Option<u64>), points: usize, expected: [&[u64]; 3]) {
-        let (from, to) = range;
-        let wanted = SeriesQuery { from, to, ..SeriesQuery::default() };
-        let mut made = Points::new(points);
+        let mut made = Points::new(points, accounts::steps(range.0, range.1).unwrap());
         for step in 1..=10 {
-            let row = row(step, 100 + step % 3, if step == 4 { 900 } else { 200 });
-            if is_wanted(&row, &wanted) {
-                made.add(&row);
-            }
+            made.add_record(&row(step, 100 + step % 3, if step == 4 { 900 } else { 200 }));
         }
-        let series = made.series();
+        let series = shown(made);
         let found = [series.steps.as_slice(), &series.step_min_bytes, &series.peak_bytes];
         assert_eq!(found, expected);
         assert_eq!(series.reserved_bytes.len(), series.steps.len());
@@ -171,16 +277,17 @@ mod tests {
         check((Some(9), None), 1000, [&[9, 10], &[100, 101], &[200, 200]]);
         check((Some(3), Some(4)), 1000, [&[3, 4], &[100, 101], &[200, 900]]);
         check((Some(11), None), 1000, [&[], &[], &[]]);
-        check((Some(5), Some(2)), 1, [&[], &[], &[]]);
+        let problem = accounts::steps(Some(5), Some(2)).unwrap_err();
+        assert_eq!(problem.line, "from=5 comes after to=2: exchange them");
     }
 
     #[test]
     fn steps_that_an_agent_makes_up_are_points_too() {
-        let mut made = Points::new(1);
+        let mut made = Points::new(1, 0..=u64::MAX);
         for step in [0, u64::MAX, u64::MAX / 2] {
-            made.add(&row(step, 1, 2));
+            made.add_record(&row(step, 1, 2));
         }
-        assert_eq!(made.series().steps, [u64::MAX / 2, u64::MAX]);
+        assert_eq!(made.steps(), [u64::MAX / 2, u64::MAX]);
     }
 
     proptest! {
@@ -191,17 +298,56 @@ mod tests {
             rows in prop::collection::vec((0_u64..100_000, 0_u64..1000, 0_u64..1000), 1..300),
             max in 1_usize..40,
         ) {
-            let mut made = [Points::new(max), Points::new(max)];
+            let mut made = [Points::new(max, 0..=u64::MAX), Points::new(max, 0..=u64::MAX)];
             let rows: Vec<StepRecord> = rows.into_iter().map(|(a, b, c)| row(a, b, c)).collect();
-            rows.iter().for_each(|row| made[0].add(row));
-            rows.iter().rev().chain(&rows[..rows.len() / 2]).for_each(|row| made[1].add(row));
-            let [series, again] = made.map(|made| made.series());
+            rows.iter().for_each(|row| made[0].add_record(row));
+            let others = rows.iter().rev().chain(&rows[..rows.len() / 2]);
+            others.for_each(|row| made[1].add_record(row));
+            let [series, again] = made.map(shown);
             prop_assert_eq!(&series, &again);
             prop_assert!(series.steps.len() <= max && series.steps.is_sorted());
             let lowest = rows.iter().map(|row| row.floor_allocated).min();
             let highest = rows.iter().map(|row| row.peak_allocated).max();
             prop_assert_eq!(series.step_min_bytes.iter().min().copied(), lowest);
             prop_assert_eq!(series.peak_bytes.iter().max().copied(), highest);
+        }
+
+        /// Each account of the records, cut to the steps that are asked for: its lowest and its
+        /// highest value are there, and nothing that no record has.
+        #[test]
+        fn no_spike_of_an_account_is_lost(
+            rows in
+                prop::collection::vec((0_u64..5000, prop::array::uniform6(0_u64..1000)), 1..200),
+            range in (0_u64..5000, 0_u64..5000),
+            max in 1_usize..40,
+        ) {
+            let (from, to) = (range.0.min(range.1), range.0.max(range.1));
+            let rows: Vec<StepRecord> = rows.into_iter().map(|(step, [a, b, c, d, e, f])| {
+                let row = row(step, a, b);
+                StepRecord { peak_reserved: c, end_reserved: d, blocks: e, end_allocated: f, ..row }
+            }).collect();
+            for (account, of) in [
+                (Account::Allocated, (|row| row.floor_allocated) as fn(&StepRecord) -> u64),
+                (Account::Peak, |row| row.peak_allocated),
+                (Account::Reserved, |row| row.peak_reserved.max(row.end_reserved)),
+                (Account::Blocks, |row| row.blocks),
+            ] {
+                let mut made = Points::new(max, from..=to);
+                let mut values = Values::new(account);
+                values.take(&rows, &mut |value| made.add_value(value));
+                values.end(&mut |_| unreachable!("each record has its value"));
+                let known_from_step = rows.iter().map(|row| row.first_step).min();
+                prop_assert_eq!(made.known_from_step, known_from_step);
+                let wanted = rows.iter().filter(|row| (from..=to).contains(&row.last_step));
+                let wanted: Vec<u64> = wanted.map(of).collect();
+                let [lowest, highest] = [
+                    made.column(|[values]| values.lowest),
+                    made.column(|[values]| values.highest),
+                ];
+                prop_assert_eq!(lowest.iter().min(), wanted.iter().min());
+                prop_assert_eq!(highest.iter().max(), wanted.iter().max());
+                prop_assert!(lowest.len() <= max && lowest.len() == made.steps().len());
+            }
         }
     }
 }

@@ -131,6 +131,7 @@ async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
     let unknown = layers(ledger).into_iter().filter(|(_, bytes)| bytes.is_none()).count();
     assert_eq!(unknown, 9, "{ledger:#}");
     check_metrics(&running).await;
+    check_accounts(&running).await;
 
     // What the driver said is no word on the present once its agent is gone; the host side was
     // never the driver's.
@@ -144,6 +145,53 @@ async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
     let (_, jobs) = running.get("/api/v1/jobs").await;
     assert_eq!(jobs["jobs"][0]["state"], "disconnected");
     running.stop().await;
+}
+
+/// Readings, with their limits; what no agent says is not 0.
+async fn check_accounts(running: &Running) {
+    for (account, mib, limit_mib) in [
+        ("host", 500, 8000),
+        ("pinned", 32, 8000),
+        ("shared", 70, 8000),
+        ("workers", 200, 8000),
+        ("deferred", 6, 8192),
+        ("non_torch", 204, 8192),
+        ("other", 700, 8192),
+    ] {
+        let path = format!("/api/v1/jobs/held/series?rank=0&account={account}");
+        let (_, series) = running.get(&path).await;
+        assert_eq!((&series["steps"], &series["peak_bytes"]), (&json!([6]), &json!([])));
+        let columns = &series["account"];
+        assert_eq!(columns["lowest"], json!([mib * MIB]), "{account}");
+        assert_eq!(columns["highest"], columns["lowest"]);
+        assert_eq!(columns["limit_bytes"], limit_mib * MIB, "{account}");
+        assert_eq!((&columns["name"], &columns["source"]), (&json!(account), &json!("readings")));
+        assert_eq!((&columns["known_from_step"], &columns["unknown"]), (&json!(0), &Value::Null));
+
+        let (_, area) =
+            running.get(&format!("/api/v1/jobs/held/area?account={account}&columns=1024")).await;
+        let is_of_both = account == "non_torch";
+        let cells = |rank: usize| area["rows"][rank]["cells"].as_array().unwrap().clone();
+        assert!(cells(0).iter().all(Value::is_u64), "{area}");
+        assert!(cells(1).iter().all(|cell| cell.is_null() != is_of_both), "{area}");
+        assert_eq!(area["base"], mib * MIB);
+    }
+    let path = "/api/v1/jobs/held/series?rank=1&account=host";
+    let (_, series) = running.get(path).await;
+    let columns = &series["account"];
+    assert_eq!((&columns["lowest"], &columns["known_from_step"]), (&json!([]), &Value::Null));
+    assert_eq!(columns["unknown"], "its agent has not read it yet");
+    // It has no cgroup that is known: the memory of its host.
+    assert_eq!(columns["limit_bytes"], 64_u64 << 30);
+    let path = "/api/v1/jobs/held/area?account=host&first_rank=1";
+    let (_, area) = running.get(path).await;
+    assert_eq!((&area["medians"], &area["known_from_step"]), (&json!([]), &Value::Null));
+    assert_eq!(area["unknown"], "its agent has not read it yet");
+    let (_, series) = running.get("/api/v1/jobs/held/series?rank=1&account=blocks").await;
+    assert_eq!(series["account"]["unit"], "blocks");
+    assert_eq!(series["account"]["limit_bytes"], Value::Null);
+    let (_, series) = running.get("/api/v1/jobs/held/series?rank=1&account=step_time").await;
+    assert_eq!(series["account"]["unknown"], "no two steps of it are kept");
 }
 
 async fn check_metrics(running: &Running) {

@@ -102,9 +102,10 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
     vec![
         answers::<Index>("get /api/v1", schemas),
         answers::<Jobs>("get /api/v1/jobs", schemas),
-        answers::<Ranks>("get /api/v1/jobs/{job}/ranks", schemas).query::<AttemptQuery>(),
+        answers::<Ranks>("get /api/v1/jobs/{job}/ranks", schemas).query::<RanksQuery>(),
         answers::<Lines>("get /api/v1/jobs/{job}/lines", schemas).query::<LinesQuery>(),
         answers::<Series>("get /api/v1/jobs/{job}/series", schemas).query::<SeriesQuery>(),
+        answers::<Area>("get /api/v1/jobs/{job}/area", schemas).query::<AreaQuery>(),
         answers::<Captures>("get /api/v1/captures", schemas).query::<JobQuery>(),
         answers::<Capture>("get /api/v1/captures/{id}", schemas),
         sends("get /api/v1/captures/{id}/ranks/{rank}", "application/zstd", snapshot),

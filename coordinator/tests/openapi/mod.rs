@@ -12,7 +12,7 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 30] = [
+const REQUESTS: [(&str, &str); 31] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
@@ -20,7 +20,8 @@ const REQUESTS: [(&str, &str); 30] = [
     ("get /api/v1/jobs/{job}/policy", "/api/v1/jobs/train/policy"),
     ("get /api/v1/jobs/{job}/hints", "/api/v1/jobs/train/hints"),
     ("post /api/v1/incidents/{id}/approve", "/api/v1/incidents/inc-none/approve"),
-    ("get /api/v1/jobs/{job}/series", "/api/v1/jobs/train/series?rank=2"),
+    ("get /api/v1/jobs/{job}/series", "/api/v1/jobs/train/series?rank=2&account=step_time"),
+    ("get /api/v1/jobs/{job}/area", "/api/v1/jobs/train/area?account=peak"),
     ("post /api/v1/jobs/{job}/captures", "/api/v1/jobs/train/captures"),
     ("get /api/v1/captures", "/api/v1/captures"),
     ("get /api/v1/captures/{id}", "/api/v1/captures/{capture}"),

@@ -7,6 +7,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::account::{Account, Value};
 use crate::roles::are_most;
 
 use super::blocks::Blocks;
@@ -250,6 +251,13 @@ impl Detector {
     /// The rank and its primary device: the only one that is compared with peers.
     pub(super) fn primary_of(&self, rank: u32) -> Option<(u32, u8)> {
         Some((rank, self.ranks.get(&rank)?.primary))
+    }
+
+    /// Returns the readings of an account that are kept of a device of a rank, oldest first: the
+    /// lowest of each block of steps, which is longer the older it is. Those of the host are kept
+    /// with the rank's first device. Rounded down to 4 KiB.
+    pub fn kept(&self, rank: u32, device: u8, account: Account) -> Vec<Value> {
+        self.series.get(&(rank, device)).map(|series| series.kept(account)).unwrap_or_default()
     }
 
     /// Returns what the steps of a rank need beyond their floors: at the earlier step of a capture,

@@ -496,6 +496,26 @@ limits! {
         "Points of one series of the HTTP API",
         "the points are further apart",
         "the series";
+    AREA_ROWS_MAX: usize = 1024, Count, "coordinator",
+        "Rows of an area of the HTTP API",
+        "rows have more ranks",
+        "`first_rank` and `last_rank` of each row";
+    AREA_COLUMNS_MAX: usize = 1024, Count, "coordinator",
+        "Columns of an area of the HTTP API",
+        "columns have more steps",
+        "`steps_per_column`";
+    AREA_CELLS_MAX: usize = 131_072, Count, "coordinator",
+        "Cells of an area of the HTTP API, whose text has 1 MiB at most",
+        "columns have more steps",
+        "`steps_per_column`";
+    AREA_VALUES_MAX: usize = 4 << 20, Count, "coordinator",
+        "Ranks times columns while an area is made: fewer where answers have less than 256 MiB",
+        "columns have more steps",
+        "`steps_per_column`";
+    AREA_RECORDS_MAX: u64 = 128 << 20, Count, "coordinator",
+        "Step records that are read for an area",
+        "the oldest records are left out",
+        "`is_cut` of the answer";
     STEPS_WAITING_MAX: u64 = 2 << 20, Count, "coordinator",
         "Step records in memory that wait to be packed, as while the disk cannot be written",
         "a report of a node, or an owner on it, that has more than stays free is refused",

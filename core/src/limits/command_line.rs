@@ -33,10 +33,6 @@ limits! {
         "Tapes in the list of `memtape tape`",
         "the files written last are listed",
         "a line that counts the others";
-    REPORT_RANKS_MAX: usize = 64, Count, "CLI",
-        "Ranks whose steps a report shows",
-        "the ranks that grow least are left out",
-        "rows of the heat map without data";
     REPORT_SNAPSHOTS_MAX: usize = 16, Count, "CLI",
         "Snapshots of one capture that are compared with each other",
         "ranks with higher numbers are no peers",

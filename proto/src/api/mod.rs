@@ -2,8 +2,8 @@
 //! them, and the OpenAPI document is made from them.
 //!
 //! Versions mix: a reader ignores unknown fields, takes the default for missing ones, and keeps a
-//! name it does not know as text (see [`Named`]). Every number has its unit in its name. Nothing
-//! here reads a request or computes an answer.
+//! name it does not know as text (see [`Named`]). Every number has its unit in its name, or where
+//! that varies in the field `unit`. Nothing here reads a request or computes an answer.
 
 mod access;
 mod action;

@@ -19,9 +19,13 @@ pub struct Ranks {
     pub job: String,
     /// Number of the attempt.
     pub attempt: u32,
-    /// In order.
+    /// Ranks of the attempt, also those that were not asked for.
+    pub count: u32,
+    /// How many of all of them are alive.
+    pub alive: u32,
+    /// In order; those that were asked for.
     pub ranks: Vec<Rank>,
-    /// What is not known of some ranks.
+    /// What is not known of some of these ranks.
     pub unknown: Vec<Unknown>,
 }
 

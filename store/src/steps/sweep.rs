@@ -1,10 +1,9 @@
-//! All records of many series of an attempt, as a table of steps has them.
+//! All records of many series of an attempt, as a table of steps or a picture of a job has them.
 //!
-//! A group of series is read at a time: what is not packed yet, then one time bucket after the
-//! other, the newest first. In each, the index of the whole group is read at once, and the blocks
-//! in the order in which they lie in their files, so that the reads are few and large. In memory
-//! are the records of [`BLOCKS_MAX`] blocks, and the step runs of a group. Nothing is read without
-//! an index.
+//! What is not packed yet comes first, then one time bucket after the other, the newest first. In
+//! each, the index of many series is read at once, and the blocks in the order in which they lie in
+//! their files, so that the reads are few and large. In memory are the records of one block.
+//! Nothing is read without an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,13 +13,13 @@ use crate::error::{Error, Result};
 use crate::records::{SeriesKey, StepRecord};
 use crate::steps::index;
 use crate::steps::open_series::OpenSeries;
-use crate::steps::packer::{OpenSteps, READS_MAX, Reader, Rows, put_in_order, read_blocks};
+use crate::steps::packer::{OpenSteps, READS_MAX, Reader, put_in_order, read_blocks};
 
-/// Series of a group.
+/// Series whose step runs are in memory at once, while each record is wanted once.
 pub(crate) const GROUP_SERIES: usize = 256;
 
-/// Blocks whose records are in memory at once.
-pub(crate) const BLOCKS_MAX: usize = 512;
+/// Series whose index of a time bucket is in memory at once: about 1 MiB.
+const INDEXED_SERIES: usize = 4096;
 
 /// Step runs that are kept of a series; the newest are dropped first. Records come twice where an
 /// agent got no answer, or a coordinator crashed: soon after each other.
@@ -32,98 +31,91 @@ pub(crate) type Take<'a> = dyn FnMut(SeriesKey, &[StepRecord]) -> Result<Control
 /// Hands over the records of these series of one attempt until `take` wants no more: the newest
 /// time bucket first, in parts of a series that are in order of steps. A record is left out where
 /// those before have its last step; of a series with more than [`RUNS_MAX`] gaps some come twice.
-/// `pause` is called after each block, and its error ends the sweep. Returns a lower bound of the
+/// `pause` is called before each part, and its error ends the sweep. Returns a lower bound of the
 /// number of series that `take` got whole. Blocks.
 ///
 /// # Errors
 /// The disk or the index could not be read.
 pub(crate) fn sweep(
-    (reader, open): (&Reader, &OpenSteps),
+    from: (&Reader, &OpenSteps),
     keys: &BTreeSet<SeriesKey>,
     pause: &mut dyn FnMut() -> Result<()>,
     take: &mut Take<'_>,
 ) -> Result<usize> {
     let keys: Vec<SeriesKey> = keys.iter().copied().collect();
     for (number, group) in keys.chunks(GROUP_SERIES).enumerate() {
-        let group = group.iter().copied().collect();
-        let mut sweep = Sweep { reader, open, runs: BTreeMap::new(), pause, take };
-        if sweep.group(&group)?.is_break() {
+        let mut runs = BTreeMap::<SeriesKey, StepRuns>::new();
+        let swept = newest_first(from, group, &mut |key, part| {
+            pause()?;
+            let mut rows = part.to_vec();
+            put_in_order(&mut rows);
+            rows.reverse();
+            let runs = runs.entry(key).or_default();
+            rows.retain(|row| runs.add(row));
+            rows.reverse();
+            if rows.is_empty() { Ok(ControlFlow::Continue(())) } else { take(key, &rows) }
+        });
+        if swept?.is_break() {
             return Ok(number * GROUP_SERIES);
         }
     }
     Ok(keys.len())
 }
 
-/// The sweep of a group.
-struct Sweep<'a> {
-    reader: &'a Reader,
-    open: &'a OpenSteps,
-    /// Steps that were handed over.
-    runs: BTreeMap<SeriesKey, StepRuns>,
-    pause: &'a mut dyn FnMut() -> Result<()>,
-    take: &'a mut Take<'a>,
-}
-
-impl Sweep<'_> {
-    fn group(&mut self, keys: &BTreeSet<SeriesKey>) -> Result<ControlFlow<()>> {
-        // Before the index, as in `packer::read_each`.
-        let open: Vec<_> = keys.iter().map(|key| (*key, self.open.of(*key))).collect();
-        for (key, series) in open {
-            for rows in series.iter().flat_map(OpenSeries::parts).rev() {
-                if self.hand_over(key, rows.to_vec())?.is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
-        }
-        let Some(SeriesKey { serial, .. }) = keys.first() else {
-            return Ok(ControlFlow::Continue(()));
-        };
-        for stretch in index::stretches(&self.reader.catalogue, *serial)?.into_iter().rev() {
-            if self.bucket(keys, stretch)?.is_break() {
+/// Hands over the records of these series of one attempt, which are in order, until `take` wants no
+/// more: what is not packed yet, then the newest time bucket of all of them first, each part in the
+/// order in which it was reported. Some come twice. Blocks.
+///
+/// # Errors
+/// The disk or the index could not be read, or those of `take`.
+pub(crate) fn newest_first(
+    from: (&Reader, &OpenSteps),
+    keys: &[SeriesKey],
+    take: &mut Take<'_>,
+) -> Result<ControlFlow<()>> {
+    let (reader, open) = from;
+    let Some(SeriesKey { serial, .. }) = keys.first() else { return Ok(ControlFlow::Continue(())) };
+    // Before the index, as in `packer::read_each`.
+    let newest: Vec<_> = keys.iter().map(|key| (*key, open.of(*key))).collect();
+    for (key, series) in newest {
+        for rows in series.iter().flat_map(OpenSeries::parts).rev() {
+            if take(key, rows)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        Ok(ControlFlow::Continue(()))
     }
-
-    /// Hands over the packed records of these series in a time bucket.
-    fn bucket(&mut self, keys: &BTreeSet<SeriesKey>, stretch: u32) -> Result<ControlFlow<()>> {
-        for _ in 0..READS_MAX {
-            let mut blocks = index::among(&self.reader.catalogue, keys, stretch)?;
-            blocks.sort_by_key(|of| (of.segment, of.offset));
-            let mut is_all = true;
-            for blocks in blocks.chunks(BLOCKS_MAX) {
-                let (mut rows, mut goes_on) = (Rows::new(), Ok(()));
-                let pause = &mut *self.pause;
-                is_all &= read_blocks(self.reader, self.open, blocks, &mut |key, block| {
-                    rows.entry(key).or_default().extend(block);
-                    goes_on = pause();
-                    if goes_on.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-                })?;
-                goes_on?;
-                for (key, rows) in rows {
-                    if self.hand_over(key, rows)?.is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                }
-            }
-            if is_all {
-                return Ok(ControlFlow::Continue(()));
+    for stretch in index::stretches(&reader.catalogue, *serial)?.into_iter().rev() {
+        for keys in keys.chunks(INDEXED_SERIES) {
+            let keys = keys.iter().copied().collect();
+            if bucket(from, &keys, stretch, take)?.is_break() {
+                return Ok(ControlFlow::Break(()));
             }
         }
-        // Its records may have moved each time.
-        Err(Error::from(io::Error::from(io::ErrorKind::NotFound)))
     }
+    Ok(ControlFlow::Continue(()))
+}
 
-    /// Hands over the records of these whose steps were not handed over.
-    fn hand_over(&mut self, key: SeriesKey, mut rows: Vec<StepRecord>) -> Result<ControlFlow<()>> {
-        put_in_order(&mut rows);
-        rows.reverse();
-        let runs = self.runs.entry(key).or_default();
-        rows.retain(|row| runs.add(row));
-        rows.reverse();
-        if rows.is_empty() { Ok(ControlFlow::Continue(())) } else { (self.take)(key, &rows) }
+/// Hands over the packed records of these series in a time bucket.
+fn bucket(
+    (reader, open): (&Reader, &OpenSteps),
+    keys: &BTreeSet<SeriesKey>,
+    stretch: u32,
+    take: &mut Take<'_>,
+) -> Result<ControlFlow<()>> {
+    for _ in 0..READS_MAX {
+        let mut blocks = index::among(&reader.catalogue, keys, stretch)?;
+        blocks.sort_by_key(|of| (of.segment, of.offset));
+        let mut goes_on = Ok(ControlFlow::Continue(()));
+        let is_all = read_blocks(reader, open, &blocks, &mut |key, rows| {
+            goes_on = take(key, &rows);
+            *goes_on.as_ref().unwrap_or(&ControlFlow::Break(()))
+        })?;
+        if is_all || !matches!(goes_on, Ok(ControlFlow::Continue(()))) {
+            return goes_on;
+        }
     }
+    // Its records may have moved each time.
+    Err(Error::from(io::Error::from(io::ErrorKind::NotFound)))
 }
 
 /// Steps of a series: the last step of each run by its first one.

@@ -21,8 +21,8 @@ use crate::cluster::shard::{Shard, ShardId};
 use crate::handle::Store;
 use crate::records::{SeriesKey, Source, StepRecord};
 use crate::steps::newest::NewestRows;
-use crate::steps::packer::StepLimits;
-use crate::steps::sweep::{BLOCKS_MAX, GROUP_SERIES, RUNS_MAX, StepRuns};
+use crate::steps::packer::{StepLimits, put_in_order};
+use crate::steps::sweep::{GROUP_SERIES, RUNS_MAX, StepRuns};
 use crate::tests::fixtures::{answer, flush, row};
 
 /// Time for taking a shard.
@@ -73,6 +73,19 @@ fn swept(store: &Store, keys: &BTreeSet<SeriesKey>) -> BTreeMap<SeriesKey, Vec<S
     found
 }
 
+/// All records that an area is made of, in order, each once.
+fn newest_first(store: &Store, keys: &BTreeSet<SeriesKey>) -> BTreeMap<SeriesKey, Vec<StepRecord>> {
+    let mut found = BTreeMap::<SeriesKey, Vec<StepRecord>>::new();
+    let keys: Vec<SeriesKey> = keys.iter().copied().collect();
+    let read = store.newest_first(&keys, &mut |key, part| {
+        found.entry(key).or_default().extend(part);
+        Ok(ControlFlow::Continue(()))
+    });
+    read.unwrap();
+    found.values_mut().for_each(put_in_order);
+    found
+}
+
 /// Series that report at some steps and not at others, steps that are sent again, packings,
 /// restarts, and files that give up blocks; then all are read.
 fn check(seed: u64) {
@@ -120,6 +133,7 @@ fn check(seed: u64) {
     let found = store.newest(&all, bounds).unwrap();
     assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all);
     let mut swept = swept(&store, &all);
+    assert_eq!(newest_first(&store, &all), swept, "seed {seed}");
     for (key, rows) in found {
         let whole = store.series(key).unwrap();
         assert_eq!(swept.remove(&key).unwrap_or_default(), whole, "seed {seed}: {key:?}");
@@ -219,6 +233,14 @@ fn the_records_of_many_series_take_few_requests() {
     assert!(found.values().all(|rows| rows.len() as u64 == newest));
     let blocks = u64::from(RANKS) * PACKINGS;
     assert!(0 < requests && requests < blocks / 16, "{requests} requests for all");
+    drop(store);
+
+    let store = begin();
+    let before = server.requests();
+    let found = newest_first(&store, &all);
+    let requests = server.requests() - before;
+    assert!(found.values().all(|rows| rows.len() as u64 == newest));
+    assert!(0 < requests && requests < blocks / 16, "{requests} requests for an area");
 }
 
 #[test]
@@ -284,10 +306,10 @@ fn a_sweep_ends_where_no_more_is_wanted() {
     };
     let group = GROUP_SERIES;
     let (whole, taken) = swept(group + 1);
-    assert_eq!((whole, taken.len()), (0, group + 2));
+    assert_eq!((whole, taken.len()), (0, group + 1));
     assert!(taken[..group].iter().all(|(_, step, _)| *step == 4), "the newest first");
-    let read = group + BLOCKS_MAX;
-    assert!(taken[group..].iter().all(|of| of.2 == read), "no more in memory");
+    let mut read = taken.iter().zip(1..);
+    assert!(read.all(|(of, count)| of.2 == count), "a block is handed over as it is read");
     assert_eq!(swept(4 * group + 1).0, group);
     assert_eq!(swept(usize::MAX).0, all.len());
 }

@@ -95,6 +95,10 @@ fn measure<P: Peer>(
         sum = rows.iter().flatten().fold(sum, |sum, &number| sum.wrapping_mul(31) ^ number);
     }
     put("window_us", median(times).as_secs_f64() * 1e6);
+    let begun = Instant::now();
+    let read = store.all()?;
+    put("all_records_per_s", (read as f64 / begun.elapsed().as_secs_f64()).round());
+    ensure!(read as f64 == records, "{name}: {read} of {records} rows");
     Ok(sum)
 }
 

@@ -2,6 +2,7 @@
 //! for each record, in the order in which it is asked for, and the record in the same small code.
 
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -13,7 +14,7 @@ use memtape_store::records::{SeriesKey, StepRecord};
 use memtape_store::{Store, block, stretch};
 use redb::{Database, TableDefinition};
 
-use crate::rows::Row;
+use crate::rows::{RANKS, Row};
 use crate::times;
 
 /// Rows by rank.
@@ -30,6 +31,9 @@ pub(crate) trait Peer: Sized {
 
     /// The rows of a rank from `first` to before `end`, in order.
     fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>>;
+
+    /// Reads the rows of all ranks, as an area of all steps does; returns their number.
+    fn all(&self) -> anyhow::Result<u64>;
 }
 
 /// The very store, on the real disk, without its thread, at times that are set.
@@ -75,6 +79,16 @@ impl Peer for Memtape {
         let rows = self.0.series_within(series(rank), &within)?;
         let is_within = |row: &Row| (from_ns..to_ns).contains(&(row[2] as i64));
         Ok(rows.iter().map(|row| row.to_numbers()).filter(is_within).collect())
+    }
+
+    fn all(&self) -> anyhow::Result<u64> {
+        let keys: Vec<SeriesKey> = (0..RANKS).map(series).collect();
+        let mut read = 0;
+        self.0.newest_first(&keys, &mut |_, rows| {
+            read += rows.len() as u64;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(read)
     }
 }
 
@@ -134,6 +148,15 @@ impl Peer for Sled {
         let found = self.tree.range(key(rank, first)..key(rank, end));
         found.map(|entry| decode_row(&entry?.1).context("a damaged row")).collect()
     }
+
+    fn all(&self) -> anyhow::Result<u64> {
+        let mut read = 0;
+        for entry in self.tree.iter() {
+            decode_row(&entry?.1).context("a damaged row")?;
+            read += 1;
+        }
+        Ok(read)
+    }
 }
 
 pub(crate) struct Redb(Database);
@@ -169,5 +192,15 @@ impl Peer for Redb {
         let table = self.0.begin_read()?.open_table(ROWS)?;
         let found = table.range((rank, first)..(rank, end))?;
         found.map(|entry| decode_row(entry?.1.value()).context("a damaged row")).collect()
+    }
+
+    fn all(&self) -> anyhow::Result<u64> {
+        use redb::{ReadableDatabase, ReadableTable};
+        let (table, mut read) = (self.0.begin_read()?.open_table(ROWS)?, 0);
+        for entry in table.iter()? {
+            decode_row(entry?.1.value()).context("a damaged row")?;
+            read += 1;
+        }
+        Ok(read)
     }
 }

@@ -583,3 +583,26 @@ async fn with_one_shard_nothing_is_gathered() {
     let (_, _, jobs) = ask(http().get(format!("{}/api/v1/jobs", ports.url(0)))).await;
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), JOBS);
 }
+
+/// The steps of a job are asked of its owner, whichever coordinator is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_of_a_job_come_from_its_owner() {
+    let mut ports = Ports::of(2, "http").await;
+    ports.coordinator(0, None);
+    ports.coordinator(1, None);
+    for shard in 0..2 {
+        let mut jobs = (0..JOBS).map(|number| format!("j{number}"));
+        let job = jobs.find(|job| shard_of(job, 2) == shard).unwrap();
+        for asked in 0..2 {
+            let get = |rest: &str| {
+                ask(http().get(format!("{}/api/v1/jobs/{job}/{rest}", ports.url(asked))))
+            };
+            let (status, _, series) = get("series?rank=0&account=host").await;
+            assert_eq!((status, &series["account"]["name"]), (200, &Value::from("host")));
+            let (status, _, area) = get("area?account=step_time").await;
+            assert_eq!((status, &area["account"]), (200, &Value::from("step_time")));
+            assert_eq!(area["job"], format!("{job}@0"));
+            assert_eq!(get("area?first_rank=1").await.0, 404);
+        }
+    }
+}

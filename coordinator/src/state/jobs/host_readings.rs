@@ -52,6 +52,21 @@ impl Rank {
         known.any(|uuid| uuid.eq_ignore_ascii_case(&gpu.uuid))
     }
 
+    /// Size of a device; none where it is unknown.
+    pub(crate) fn device_bytes(&self, device: u8, node: Option<&Node>) -> Option<u64> {
+        let is_here = self.presence == Presence::Here;
+        let gpu = node.filter(|_| is_here).and_then(|node| self.gpu(device, &node.gpus));
+        let totals = self.totals.iter().find(|totals| totals.device == device);
+        let recorded = totals.map(|totals| totals.device_bytes).filter(|&bytes| bytes > 0);
+        gpu.map(|gpu| gpu.total_bytes).or(recorded)
+    }
+
+    /// The limit of its cgroup, or the size of the host's memory; none where both are unknown.
+    pub(crate) fn host_limit_bytes(&self, memory_bytes: Option<u64>) -> Option<u64> {
+        let cgroup = self.host.as_ref().and_then(|host| host.cgroup);
+        cgroup.and_then(|cgroup| cgroup.limit_bytes).or(memory_bytes)
+    }
+
     /// Where the bytes of a device are now. The driver's figures are unknown for a rank that is not
     /// seen now.
     pub(crate) fn ledger(&self, totals: &Totals, node: Option<&Node>) -> Ledger {
@@ -68,9 +83,7 @@ impl Rank {
             })
             .collect();
         Ledger::live(&Standing {
-            device_bytes: gpu
-                .map(|gpu| gpu.total_bytes)
-                .or(Some(totals.device_bytes).filter(|&bytes| bytes > 0)),
+            device_bytes: self.device_bytes(totals.device, node),
             free_bytes: gpu.map(|gpu| gpu.free_bytes),
             process_bytes: totals.process_bytes.filter(|_| is_here),
             allocated: totals.allocated,
@@ -143,10 +156,9 @@ pub(crate) fn points(rank: &mut Rank, context: NodeContext<'_>) -> Vec<(u8, Poin
 /// left below it.
 pub(crate) fn limit(rank: &Rank, context: NodeContext<'_>) -> Limit {
     let cgroup = rank.host.as_ref().and_then(|host| host.cgroup);
-    let limit_bytes = cgroup.and_then(|cgroup| cgroup.limit_bytes);
     let inode = cgroup.and_then(|cgroup| cgroup.inode).map(u64::to_le_bytes);
     Limit {
-        bytes: limit_bytes.or(context.memory_bytes).unwrap_or(0),
+        bytes: rank.host_limit_bytes(context.memory_bytes).unwrap_or(0),
         of: fnv_1a(context.name.bytes().chain(inode.into_iter().flatten())),
     }
 }

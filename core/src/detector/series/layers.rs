@@ -1,5 +1,7 @@
 //! The memory layers that the detector judges, and the smallest rise that counts in each.
 
+use crate::account::Account;
+
 crate::tape::names! {
     /// A kind of memory, or a condition, that the detector judges.
     pub enum Layer in "snake_case" {
@@ -35,6 +37,21 @@ crate::tape::names! {
         Progress,
         /// The process of the rank: it died, or could not get memory. A failure, no growth.
         Process,
+    }
+}
+
+/// The layer whose readings are the values of an account; none of an account that is on the tape.
+pub(in crate::detector) fn read_layer(account: Account) -> Option<Layer> {
+    match account {
+        Account::Allocated | Account::Peak | Account::Reserved => None,
+        Account::Blocks | Account::StepTime => None,
+        Account::Deferred => Some(Layer::Deferred),
+        Account::NonTorch => Some(Layer::NonTorch),
+        Account::Other => Some(Layer::Other),
+        Account::Host => Some(Layer::Host),
+        Account::Pinned => Some(Layer::Pinned),
+        Account::Shared => Some(Layer::Shared),
+        Account::Workers => Some(Layer::Workers),
     }
 }
 
@@ -150,6 +167,22 @@ mod tests {
     use strum::VariantArray as _;
 
     use super::*;
+    use crate::account::Source;
+
+    /// What grows is shown by the word of its layer, and what is read is what is kept.
+    #[test]
+    fn each_layer_that_grows_is_an_account() {
+        for layer in TRACKED_LAYERS {
+            let account: Account = layer.as_str().parse().expect("an account");
+            assert_eq!(account.source() == Source::StepRecords, layer.is_on_tape());
+            assert_eq!(account.is_host(), layer.is_host());
+        }
+        for &account in Account::VARIANTS {
+            let layer = read_layer(account);
+            assert_eq!(layer.is_some(), account.source() == Source::Readings);
+            assert!(layer.is_none_or(|layer| layer.as_str() == account.as_str()));
+        }
+    }
 
     #[test]
     fn names_and_indices_go_both_ways() {

@@ -6,12 +6,15 @@ mod ring;
 mod window;
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::forecast::Left;
 use super::{Limit, Reading};
+use crate::account::{Account, Value};
 use crate::tape::StepRecord;
 
 pub use layers::Layer;
+use layers::read_layer;
 pub(super) use layers::{TRACKED_LAYERS, TRACKS};
 pub(super) use recurring::Recurring;
 pub(super) use ring::{BLOCK_STEPS, BLOCKS, SCALES};
@@ -163,6 +166,33 @@ impl Series {
             return None;
         }
         Some(self.absolute(layer, scale, block)? - self.track(layer)?.baseline?)
+    }
+
+    /// The readings of an account that are kept, oldest first: of each block the lowest, and of
+    /// older steps only that of a longer block.
+    pub(super) fn kept(&self, account: Account) -> Vec<Value> {
+        let (mut kept, mut end_step) = (Vec::new(), u64::MAX);
+        let track = read_layer(account).and_then(|layer| Some((layer, self.track(layer)?)));
+        let Some((layer, track)) = track else { return kept };
+        for (ring, length) in track.rings.iter().zip(BLOCK_STEPS) {
+            let mut begin_step = end_step;
+            for (block, units) in ring.newest_first() {
+                begin_step = block * length;
+                if begin_step < end_step {
+                    let last_step = begin_step.saturating_add(length - 1);
+                    // Readings are of the step that was under way.
+                    let newest_step = self.last_step.saturating_add(1).max(begin_step);
+                    kept.push(Value {
+                        first_step: begin_step,
+                        last_step: last_step.min(newest_step),
+                        value: units.unsigned_abs() << layer.unit_shift(),
+                    });
+                }
+            }
+            end_step = begin_step;
+        }
+        kept.reverse();
+        kept
     }
 
     /// Returns what the steps around `step` needed beyond their floors, in bytes: in the shortest

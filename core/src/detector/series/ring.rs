@@ -70,6 +70,12 @@ impl Ring {
         let value = self.values[slot(block)];
         (is_held && value != EMPTY).then_some(i64::from(value))
     }
+
+    /// The blocks that are held, with their values.
+    pub(in crate::detector) fn newest_first(&self) -> impl Iterator<Item = (u64, i64)> {
+        let blocks = self.newest.saturating_sub(BLOCKS as u64 - 1)..=self.newest;
+        blocks.rev().filter_map(|block| Some((block, self.get(block)?)))
+    }
 }
 
 #[cfg(test)]

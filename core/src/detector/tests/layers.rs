@@ -1,6 +1,7 @@
 //! The layers beside the tensors' bytes, and ranks that grow together.
 
 use super::*;
+use crate::account::{Account, Value};
 
 /// Runs a flat job whose readings of `layer` are `bytes` by rank and step, one every `every` steps.
 pub(super) fn run_with_readings(
@@ -284,4 +285,40 @@ fn a_rank_that_comes_back_after_its_end_is_judged_again() {
     let silent = opened(&found);
     assert_eq!(silent.len(), 1, "{found:?}");
     assert_eq!((silent[0].rank, silent[0].layer), (7, Layer::Progress));
+}
+
+/// What is shown of a layer that is read: the lowest reading of each block, and no older one twice.
+#[test]
+fn the_lowest_reading_of_each_block_is_kept() {
+    let mut detector = Detector::default();
+    let mut job = Job::new(7, Workload::Flat, 1, None);
+    let bytes = |step: u64| GIB + step % 48 * MIB;
+    let mut device = 0;
+    // The coordinator was started again after step 1,000.
+    for step in 1..=9_000_u64 {
+        let sample = job.sample(0, step);
+        device = sample.device;
+        detector.sample(step * STEP_NS, &sample);
+        assert!(step > 1_000 || detector.kept(0, device, Account::Host).is_empty());
+        let limit = Limit::default();
+        let (rank, layer, bytes) = (0, Layer::Host, bytes(step));
+        if step >= 1_000 {
+            let reading = Reading { rank, device, step: step + 1, layer, bytes, limit };
+            detector.reading(step * STEP_NS, &reading);
+        }
+    }
+    let kept = detector.kept(0, device, Account::Host);
+    let known = (kept.first().unwrap().first_step, kept.last().unwrap().last_step);
+    assert_eq!(known, (768, 9_001));
+    assert!(kept.is_sorted_by(|one, next| one.first_step < next.first_step), "{kept:?}");
+    for Value { first_step, last_step, value } in &kept {
+        let read = (*first_step.max(&1_001)..=*last_step).map(|step| bytes(step - 1));
+        assert_eq!(Some(*value), read.min(), "steps {first_step} to {last_step}");
+    }
+    let lengths: Vec<u64> = kept.iter().map(|of| of.last_step - of.first_step + 1).collect();
+    assert_eq!((lengths[0], lengths[kept.len() - 2]), (256, 16));
+    for other in [Account::Pinned, Account::Peak, Account::StepTime] {
+        assert_eq!(detector.kept(0, device, other), []);
+    }
+    assert_eq!(detector.kept(1, device, Account::Host), []);
 }

@@ -1,0 +1,157 @@
+//! The figures of a rank over its steps: which there are, where each is kept, and its values in
+//! step records. The words are those of the detector's layers, so what grows is asked for by the
+//! word of its growth.
+
+mod durations;
+
+use crate::tape::StepRecord;
+use durations::Durations;
+
+crate::tape::names! {
+    /// A figure of a rank over its steps.
+    #[derive(Default)]
+    pub enum Account in "snake_case" {
+        /// Bytes in tensors: the per-step minimum.
+        #[default]
+        Allocated,
+        /// Bytes in tensors at the peak of each step.
+        Peak,
+        /// Bytes that the allocator holds from the device, at the highest in each step.
+        Reserved,
+        /// Live blocks at the end of each step.
+        Blocks,
+        /// Time from the end of one step to the end of the next.
+        StepTime,
+        /// Pending frees: bytes of freed blocks that other streams still use.
+        Deferred,
+        /// Bytes of the device that the process holds beside PyTorch's allocator.
+        NonTorch,
+        /// Bytes of the device that other processes hold.
+        Other,
+        /// Anonymous memory of the process on the host.
+        Host,
+        /// Pinned memory of the process on the host.
+        Pinned,
+        /// Shared memory of the process on the host.
+        Shared,
+        /// Memory of the processes that the rank has started.
+        Workers,
+    }
+}
+
+crate::tape::names! {
+    /// What the values of an account count.
+    pub enum Unit in "snake_case" {
+        /// Bytes.
+        Bytes,
+        /// Blocks of the allocator.
+        Blocks,
+        /// Nanoseconds.
+        Nanoseconds,
+    }
+}
+
+crate::tape::names! {
+    /// Where the values of an account are kept.
+    pub enum Source in "snake_case" {
+        /// In the store, each step, as long as steps are kept.
+        StepRecords,
+        /// In the memory of the coordinator, since its start: of each block of 16, 64 or 256 steps
+        /// the lowest reading.
+        Readings,
+    }
+}
+
+/// A value of an account that held in these steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// First step.
+    pub first_step: u64,
+    /// Last step.
+    pub last_step: u64,
+    /// The value, in the account's unit.
+    pub value: u64,
+}
+
+impl Account {
+    /// What its values count.
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::Blocks => Unit::Blocks,
+            Self::StepTime => Unit::Nanoseconds,
+            _ => Unit::Bytes,
+        }
+    }
+
+    /// Where its values are kept.
+    pub fn source(self) -> Source {
+        match self {
+            Self::Allocated | Self::Peak | Self::Reserved | Self::Blocks | Self::StepTime => {
+                Source::StepRecords
+            }
+            Self::Deferred | Self::NonTorch | Self::Other => Source::Readings,
+            Self::Host | Self::Pinned | Self::Shared | Self::Workers => Source::Readings,
+        }
+    }
+
+    /// Is it memory of the host? Else it is of a device.
+    pub fn is_host(self) -> bool {
+        matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
+    }
+
+    /// The value of a record; none where the record alone does not have it.
+    pub fn of(self, record: &StepRecord) -> Option<u64> {
+        match self {
+            Self::Allocated => Some(record.floor_allocated),
+            Self::Peak => Some(record.peak_allocated),
+            Self::Reserved => Some(record.peak_reserved.max(record.end_reserved)),
+            Self::Blocks => Some(record.blocks),
+            Self::StepTime => None,
+            Self::Deferred | Self::NonTorch | Self::Other => None,
+            Self::Host | Self::Pinned | Self::Shared | Self::Workers => None,
+        }
+    }
+
+    /// The value of neighbouring steps of one rank, by two of their values: the lower of the
+    /// per-step minimum, of everything else the higher.
+    pub fn of_both(self, one: u64, other: u64) -> u64 {
+        match self {
+            Self::Allocated => one.min(other),
+            _ => one.max(other),
+        }
+    }
+}
+
+/// Values of an account in the records of one series, which come in parts.
+#[derive(Clone, Debug)]
+pub struct Values {
+    account: Account,
+    durations: Durations,
+}
+
+impl Values {
+    /// Of no records yet.
+    pub fn new(account: Account) -> Self {
+        Self { account, durations: Durations::default() }
+    }
+
+    /// Hands over the values of further records, each part in the order in which it was reported.
+    /// Parts may come in any order, and twice.
+    pub fn take(&mut self, records: &[StepRecord], found: &mut dyn FnMut(Value)) {
+        if self.account == Account::StepTime {
+            return self.durations.take(records, found);
+        }
+        for record in records {
+            let StepRecord { first_step, last_step, .. } = *record;
+            let value = self.account.of(record);
+            if let Some(value) = value {
+                found(Value { first_step: first_step.min(last_step), last_step, value });
+            }
+        }
+    }
+
+    /// Hands over the values that are known when all parts have come.
+    pub fn end(&mut self, found: &mut dyn FnMut(Value)) {
+        self.durations.end(found);
+    }
+}
