@@ -95,6 +95,7 @@ class Wheel:
             # shipped is built in one way.
             remap = [f"--remap-path-prefix={folder}={name}" for folder, name in objects.folders().items()]
             env |= {"CARGO_ENCODED_RUSTFLAGS": "\x1f".join(remap), "SOURCE_DATE_EPOCH": epoch()}
+            env["MEMTAPE_PAGE"] = "full"
         self.build_library(env)
         self.lay_out()
         self.build_fake_cuda(programs)

@@ -49,7 +49,7 @@ mod work;
 pub mod testing;
 
 pub use config::Config;
-pub use http::page::{PAGE_STYLE, page_script};
+pub use http::page::{PAGE_SCRIPT, PAGE_STYLE};
 pub use restart::RestartConfig;
 pub use run::run;
 pub use state::counters::losses;

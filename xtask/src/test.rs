@@ -6,6 +6,7 @@
 //! A step that fails does not keep the later ones from being tried: one run tells all.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -28,6 +29,13 @@ const COMPAT: [&str; 2] = ["2.0.1", "2.11.0"];
 /// The type checker of the Python module, and its environment.
 const TYPES: &str = "target/types";
 const TYPES_PACKAGE: &str = "mypy==2.4.1";
+
+/// The sources of the page, and their tests.
+const PAGE: &str = "coordinator/web";
+
+/// Installs the browser of the page's tests.
+const BROWSER: &str = "apt-get update && \
+                       DEBIAN_FRONTEND=noninteractive apt-get install --yes chromium";
 
 /// What the names of tests contain that need the real Slurm, and a real Ray.
 const SLURM: &str = "real_slurm";
@@ -61,6 +69,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         run("types", types()),
         run("tests", tests(&apart)),
         run("compat", compat(&COMPAT)),
+        run("page", page()),
     ]);
     if has_slurm {
         steps.0.push(run("Slurm", beside("tests/slurm/cluster", SLURM)));
@@ -76,6 +85,11 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
 fn fetch() -> Option<Step> {
     let torch = (!python::is_torch_ready()).then(|| run("fetch PyTorch", python::install_torch()));
     run("fetch a type checker", python::environment(TYPES, &[TYPES_PACKAGE]));
+    run("fetch the page's tools", npm(&["ci", "--ignore-scripts", "--no-audit", "--no-fund"]));
+    // As root of a Debian; elsewhere the tests of the page say that there is no browser.
+    if !Path::new("/usr/bin/chromium").exists() {
+        run("fetch a browser", call("sh", &["-c", BROWSER]));
+    }
     // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
     // the tests say so and check what they can without it.
     if !root().join("target/viz/VERSION").is_file() {
@@ -137,6 +151,21 @@ fn types() -> Command {
     let mut check = command(root().join(TYPES).join("bin/mypy"));
     check.args(["--strict", "--cache-dir=target/types/cache", "python/memtape"]);
     check
+}
+
+/// npm, in the folder of the page.
+fn npm(arguments: &[&str]) -> Command {
+    let mut npm = call("npm", arguments);
+    npm.current_dir(root().join(PAGE));
+    npm
+}
+
+/// The types of the page, its modules, and its views in a browser beside a made-up coordinator and
+/// beside the demo.
+fn page() -> Command {
+    let mut test = npm(&["run", "--silent", "all"]);
+    test.env("MEMTAPE", built("debug").join("memtape"));
+    test
 }
 
 /// A model checker of the tape, in a build of its own: its flag would rebuild all else.

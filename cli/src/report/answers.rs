@@ -1,8 +1,8 @@
 //! The answers of the coordinator that the views of a report ask for, as they came.
 
 use anyhow::Context;
-use memtape_core::limits::REPORT_RANKS_MAX;
-use memtape_proto::api::{Incident, Ranks};
+use memtape_core::account::Account;
+use memtape_proto::api::{Incident, Rank, Ranks};
 use serde_json::{Value, json};
 
 use crate::client::{Client, parse};
@@ -10,8 +10,11 @@ use crate::read::captures::{known, list_of};
 use crate::report::Report;
 use crate::report::source::excerpt;
 
-/// Points of a series, as the page asks for them.
-const SERIES_POINTS: u64 = 400;
+/// As the page asks (`coordinator/web/src/api.ts`): points of a series, ranks of a list, and a rank
+/// with the peers that are drawn beside it.
+const SERIES_POINTS: &str = "400";
+const RANKS_LISTED: &str = "256";
+const RANKS_NEAR: &str = "8";
 
 /// The report of the incident or the capture with this id.
 /// Fails when the coordinator does not answer, or does not know the id; what else is missing is
@@ -35,12 +38,15 @@ pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow
     };
     report.answers.insert(format!("{list}/{id}"), subject);
     let mut asked = Asked { client, report: &mut report };
-    if let Some(capture) = capture {
-        asked.add(&["captures", &capture], &[]);
-        asked.add(&["captures", &capture, "collectives"], &[]);
+    if let Some(capture) = &capture {
+        asked.add(&["captures", capture], &[]);
+        asked.add(&["captures", capture, "collectives"], &[]);
     }
     asked.lists(&job, attempt);
-    asked.ranks(&job, attempt, incident.as_ref());
+    let rank = asked.job(&job, attempt, incident.as_ref());
+    if let (Some(capture), Some(rank)) = (&capture, rank) {
+        asked.add(&["captures", capture, "kept"], &[("rank", &rank.to_string())]);
+    }
     let line = incident.as_ref().filter(|_| with_source);
     report.source = line.and_then(|of| {
         let culprit = of.culprit.as_ref()?;
@@ -70,15 +76,20 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Asks once; an answer that cannot be had is left out.
+    /// Asks once; an answer that cannot be had is left out. The page finds it by its path, with the
+    /// query in the order of its names.
     fn add(&mut self, path: &[&str], query: &[(&str, &str)]) -> Option<Value> {
         let answer = self.client.get(path, query).ok()?;
-        let query: Vec<String> =
-            query.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let mark = if query.is_empty() { "" } else { "?" };
-        let name = format!("{}{mark}{}", path.join("/"), query.join("&"));
-        self.report.answers.insert(name, answer.clone());
+        self.keep(path, query, answer.clone());
         Some(answer)
+    }
+
+    fn keep(&mut self, path: &[&str], query: &[(&str, &str)], answer: Value) {
+        let mut query: Vec<String> =
+            query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        query.sort_unstable();
+        let mark = if query.is_empty() { "" } else { "?" };
+        self.report.answers.insert(format!("{}{mark}{}", path.join("/"), query.join("&")), answer);
     }
 
     /// The lists of the job's attempt, without what belongs to others: a report goes to strangers.
@@ -97,38 +108,64 @@ impl Asked<'_> {
         }
     }
 
-    /// The ranks of the attempt, and the steps of the fastest growing ones.
-    fn ranks(&mut self, job: &str, attempt: u64, incident: Option<&Incident>) {
+    /// The attempt of the job: its ranks, the map of all of them, what holds memory, and the steps
+    /// of one rank and its peers. Gives that rank: of the incident, else the first one.
+    fn job(&mut self, job: &str, attempt: u64, incident: Option<&Incident>) -> Option<u32> {
         let attempt = attempt.to_string();
-        let Some(answer) = self.add(&["jobs", job, "ranks"], &[("attempt", &attempt)]) else {
-            return;
-        };
-        let Ok(Ranks { mut ranks, .. }) = parse::<Ranks>(&answer) else { return };
-        // The view of the job asks for its last attempt: here that of the report.
-        self.report.answers.insert(format!("jobs/{job}/ranks"), answer);
-        let subject = incident.map(|incident| incident.rank);
-        let growth = |of: &memtape_proto::api::Rank| of.growth_bytes_per_step.unwrap_or(0);
-        ranks.sort_by_key(|of| (Some(of.rank) != subject, std::cmp::Reverse(growth(of)), of.rank));
-        ranks.truncate(REPORT_RANKS_MAX);
-        for rank in &ranks {
-            let most = rank.devices.iter().rev().max_by_key(|device| device.allocated_bytes);
-            let main = most.map_or(0, |device| device.device);
-            let of_incident = incident.filter(|of| of.rank == rank.rank).map(|of| of.device);
-            let mut devices = vec![main];
-            devices.extend(of_incident.filter(|device| *device != main));
-            for device in devices {
-                let (rank, device) = (rank.rank.to_string(), device.to_string());
-                let points = SERIES_POINTS.to_string();
-                let query = [
-                    ("rank", rank.as_str()),
-                    ("device", &device),
-                    ("attempt", &attempt),
-                    ("points", &points),
-                ];
-                self.add(&["jobs", job, "series"], &query);
+        let of_attempt = ("attempt", attempt.as_str());
+        let listed = self.add(&["jobs", job, "ranks"], &[of_attempt, ("most", RANKS_LISTED)])?;
+        // The view of the job asks for its newest attempt: here that of the report.
+        self.keep(&["jobs", job, "ranks"], &[("most", RANKS_LISTED)], listed.clone());
+        self.add(&["jobs", job, "lines"], &[of_attempt]);
+        let first = || parse::<Ranks>(&listed).ok()?.ranks.first().map(|of| of.rank);
+        let rank = incident.map(|of| of.rank).or_else(first)?;
+        let number = rank.to_string();
+        let near = [of_attempt, ("near", number.as_str()), ("most", RANKS_NEAR)];
+        let near = self.add(&["jobs", job, "ranks"], &near)?;
+        let account = account(incident);
+        self.add(&["jobs", job, "area"], &[("account", account.as_str()), of_attempt]);
+        for of in parse::<Ranks>(&near).ok()?.ranks {
+            let named = incident.filter(|known| known.rank == of.rank && known.names_device);
+            let devices = [Some(main_device(&of)), named.map(|incident| incident.device)];
+            for device in devices.into_iter().flatten() {
+                self.series(job, of_attempt, (of.rank, device), account);
             }
         }
+        Some(rank)
     }
+
+    fn series(
+        &mut self,
+        job: &str,
+        of_attempt: (&str, &str),
+        (rank, device): (u32, u8),
+        account: Account,
+    ) {
+        let (rank, device) = (rank.to_string(), device.to_string());
+        let query = [("rank", rank.as_str()), ("device", &device), of_attempt];
+        let query = [&query[..], &[("points", SERIES_POINTS)]].concat();
+        let account = match account {
+            // One chart shows the three together.
+            Account::Allocated | Account::Peak | Account::Reserved => None,
+            account => Some(("account", account.as_str())),
+        };
+        let query: Vec<_> = query.into_iter().chain(account).collect();
+        self.add(&["jobs", job, "series"], &query);
+    }
+}
+
+/// The account that the views of an incident show.
+fn account(incident: Option<&Incident>) -> Account {
+    match incident.map_or("", |of| of.layer.as_str()) {
+        "spread" => Account::Peak,
+        layer => layer.parse().unwrap_or_default(),
+    }
+}
+
+/// The device of a rank that holds most.
+fn main_device(of: &Rank) -> u8 {
+    let most = of.devices.iter().rev().max_by_key(|device| device.allocated_bytes);
+    most.map_or(0, |device| device.device)
 }
 
 /// A URL without a name and a password, which do not belong into a ticket.

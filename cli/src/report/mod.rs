@@ -1,27 +1,24 @@
 //! The report: one HTML file to attach to a ticket, which loads nothing.
 //!
-//! It is the coordinator's page (`coordinator/web`) as one file: [`bundle`] joins its modules with
-//! those in this folder, and the answers of the API that its views ask for stand in the file. So
-//! the report shows the figures that the page shows. For files the one answer is the output of
-//! `memtape analyze --json`.
+//! It is the coordinator's page (`coordinator/web`) as one file: its script, its style sheet, and
+//! the answers of the API that its views ask for. So the report shows the figures that the page
+//! shows. For files the one answer is the output of `memtape analyze --json`.
 //!
 //! The file forbids a browser every request, and every style and script but its own two, which it
 //! names by their hashes. The answers are data to a browser: untrusted text stays text.
 
 pub(crate) mod answers;
-mod bundle;
 pub(crate) mod source;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use memtape_coordinator::{PAGE_SCRIPT as SCRIPT, PAGE_STYLE as STYLE};
 use memtape_core::visible::is_hidden;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::report::source::Excerpt;
-
-const STYLE: &str = memtape_coordinator::PAGE_STYLE;
 
 /// Input of the modules of a report.
 #[derive(Debug, Default, Serialize)]
@@ -44,12 +41,11 @@ impl Report {
     /// The HTML file.
     /// Fails when the report cannot be JSON.
     pub(crate) fn page(&self) -> serde_json::Result<String> {
-        let script = bundle::script();
         let policy = format!(
             "default-src 'none'; style-src '{}'; script-src '{}'; base-uri 'none'; \
              form-action 'none'",
             hash(STYLE),
-            hash(&script)
+            hash(SCRIPT)
         );
         let data = embedded(self)?;
         Ok(format!(
@@ -60,11 +56,10 @@ impl Report {
              <meta name=\"color-scheme\" content=\"light dark\">\n\
              <meta name=\"referrer\" content=\"no-referrer\">\n\
              <title>Memtape report</title><style>{STYLE}</style></head>\n\
-             <body><main id=\"content\" tabindex=\"-1\"><noscript>\
-             <p>This report needs JavaScript.</p></noscript></main>\n\
-             <span id=\"probe\" hidden></span>\n\
+             <body><div id=\"page\"></div>\
+             <noscript><p>This report needs JavaScript.</p></noscript>\n\
              <script type=\"application/json\" id=\"report\">{data}</script>\n\
-             <script>{script}</script></body></html>\n"
+             <script>{SCRIPT}</script></body></html>\n"
         ))
     }
 }

@@ -1,8 +1,5 @@
-//! The page as a browser gets it: its files, its icon, what it downloads; and its pure modules,
-//! which Node runs where it is installed.
-
-use std::path::Path;
-use std::process::Command;
+//! The page as a browser gets it: its files, its icon, what it downloads. `web/tests` has the tests
+//! of what it shows.
 
 use memtape_core::pickle::torch_snapshot;
 use memtape_proto::snapshot::{self, Bounds};
@@ -12,16 +9,15 @@ use crate::fake::{config, start, training};
 use crate::{JOB, train_until_captured};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_is_served_with_its_modules_and_its_icon() {
+async fn the_page_is_served_with_its_script_and_its_icon() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
     for (path, content_type, part) in [
-        ("/index.html", "text/html", "type=\"module\""),
-        ("/style.css", "text/css", "light-dark("),
+        ("/index.html", "text/html", "src=\"app.js\""),
+        ("/app.js", "text/javascript", "api/v1/"),
+        ("/app.css", "text/css", "color-scheme"),
         ("/favicon.ico", "image/svg+xml", "<svg"),
         ("/favicon.svg", "image/svg+xml", "<svg"),
-        ("/views/incident.js", "text/javascript", "export function draw"),
-        ("/charts/memory.js", "text/javascript", "export function memoryChart"),
     ] {
         let answer = reqwest::get(running.url(path)).await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
@@ -29,7 +25,7 @@ async fn the_page_is_served_with_its_modules_and_its_icon() {
         assert!(found.starts_with(content_type), "{path}: {found}");
         assert!(answer.text().await.unwrap().contains(part), "{path}");
     }
-    for path in ["/views", "/views/nosuch.js", "/app.js.map"] {
+    for path in ["/src/main.tsx", "/nosuch.js", "/app.js.map"] {
         assert_eq!(running.get(path).await.0, 404, "{path}");
     }
     running.stop().await;
@@ -81,17 +77,4 @@ async fn a_rank_of_a_capture_is_downloaded_as_a_pickle() {
         assert!(answer["error"].as_str().unwrap().starts_with("there is no "), "{answer}");
     }
     running.stop().await;
-}
-
-/// `tests/page` has the tests of the modules that touch neither the document nor the network.
-#[test]
-fn the_pure_modules_of_the_page_pass_their_tests() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    if Command::new("node").arg("--version").output().is_err() {
-        println!("left out: the tests of the page's modules, because there is no Node");
-        return;
-    }
-    let file = root.join("tests/page/pure.test.mjs");
-    let output = Command::new("node").arg("--test").arg(file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -1,0 +1,58 @@
+// The accounts of a rank over its steps: what they are called, which one a view shows, and their
+// values as text. Pure but for the address.
+
+import { address } from './address';
+import type { Incident } from './types';
+import { bytes, isKnown, whole } from './units';
+
+/** The accounts by their names in the API; the first is shown where nothing else is chosen. */
+export const ACCOUNTS: Record<string, string> = {
+  allocated: 'allocated, minimum of each step',
+  peak: 'allocated, peak of each step',
+  reserved: 'reserved',
+  blocks: 'live blocks',
+  deferred: 'pending free',
+  non_torch: 'device memory beside PyTorch',
+  other: 'device memory of other processes',
+  host: 'host memory, private',
+  pinned: 'host memory, pinned',
+  shared: 'host memory, shared',
+  workers: 'host memory of worker processes',
+  step_time: 'step time',
+};
+
+/** Accounts that one chart shows together. */
+export const TOGETHER = ['allocated', 'peak', 'reserved'];
+
+/** The account of the address, else the one that grows in the incident, else the minimum. */
+export function accountFor(incident: Incident | null | undefined): string {
+  const chosen = address.value.query.get('account') ?? '';
+  if (Object.hasOwn(ACCOUNTS, chosen)) return chosen;
+  const grows = incident?.layer ?? '';
+  if (grows === 'spread') return 'peak';
+  return Object.hasOwn(ACCOUNTS, grows) ? grows : 'allocated';
+}
+
+/** A value of an account in its unit. */
+export function valueIn(unit: string): (value: number | null | undefined, signed?: boolean) => string {
+  switch (unit) {
+    case 'blocks':
+      return (value, signed = false) => `${signed && (value ?? 0) > 0 ? '+' : ''}${whole(value)}`;
+    case 'nanoseconds':
+      return (value, signed = false) => (isKnown(value) ? milliseconds(value / 1e6, signed) : 'unknown');
+    default:
+      return bytes;
+  }
+}
+
+/** Three digits: `8.25 ms`, `120 ms`, `1,840 ms`. */
+function milliseconds(ms: number, signed: boolean): string {
+  const size = Math.abs(ms);
+  const digits = size >= 100 ? 0 : size >= 10 ? 1 : 2;
+  const sign = ms < 0 ? '−' : signed && ms > 0 ? '+' : '';
+  return `${sign}${whole(Number(size.toFixed(digits)))} ms`;
+}
+
+/** Less than this is drawn as calm, in the unit: noise of a healthy job is no signal. */
+export const calmIn = (unit: string): number =>
+  ({ bytes: 2 ** 20, blocks: 8, nanoseconds: 2e6 })[unit] ?? 1;

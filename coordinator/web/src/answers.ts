@@ -1,0 +1,159 @@
+// The answers that the views show: each path is asked for once, whoever shows it, and again every
+// few seconds while somebody does. A view is drawn again only where the text of an answer changed.
+//
+// Answers are kept for a while after the last view of them has gone, so that Back shows at once what
+// was there.
+
+import { signal, type Signal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+
+import { getText, NotFound, NotSignedIn, report } from './api';
+
+const EVERY_MS = 2000;
+const KEPT_MAX = 256;
+const PARALLEL_MAX = 6;
+
+/** What is known of a path. After an error the data before it stay. */
+export interface Answer<T> {
+  data: T | null;
+  error: Error | null;
+}
+
+/** When the last answer came, and why the last request failed. */
+export const freshness = signal<{ at: Date | null; error: string }>({ at: null, error: '' });
+
+/** Whether the coordinator must know first who asks. */
+export const isSignInNeeded = signal(false);
+
+interface Known {
+  answer: Signal<Answer<unknown>>;
+  text: string;
+  users: number;
+  everyMs: number;
+  askedMs: number;
+  isAsking: boolean;
+}
+
+const known = new Map<string, Known>();
+
+/**
+ * The answer of a path, asked for again every `everyMs` milliseconds, never with 0. Of no path
+ * nothing is known.
+ */
+export function useAnswer<T>(path: string | null, everyMs = EVERY_MS): Answer<T> {
+  useEffect(() => {
+    if (path === null) return;
+    const found = entry(path);
+    found.users += 1;
+    found.everyMs = everyMs;
+    ask(path, found);
+    return () => {
+      found.users -= 1;
+    };
+  }, [path, everyMs]);
+  if (path === null) return { data: null, error: null };
+  return entry(path).answer.value as Answer<T>;
+}
+
+/** The answers of several paths, in their order. */
+export function useAnswers<T>(paths: string[], everyMs = EVERY_MS): Answer<T>[] {
+  const key = paths.join('\n');
+  useEffect(() => {
+    const found = paths.map(entry);
+    for (const [i, of] of found.entries()) {
+      of.users += 1;
+      of.everyMs = everyMs;
+      ask(paths[i], of);
+    }
+    return () => {
+      for (const of of found) of.users -= 1;
+    };
+  }, [key, everyMs]);
+  return paths.map(path => entry(path).answer.value as Answer<T>);
+}
+
+function entry(path: string): Known {
+  let found = known.get(path);
+  if (!found) {
+    const answer = signal<Answer<unknown>>({ data: null, error: null });
+    found = { answer, text: '', users: 0, everyMs: EVERY_MS, askedMs: 0, isAsking: false };
+    known.set(path, found);
+    forget();
+  }
+  return found;
+}
+
+/** Forgets the oldest answers that nobody shows. */
+function forget() {
+  for (const [path, { users, isAsking }] of known) {
+    if (known.size <= KEPT_MAX) return;
+    if (users === 0 && !isAsking) known.delete(path);
+  }
+}
+
+// --- requests, a few at a time -----------------------------------------------
+
+const waiting: (() => Promise<void>)[] = [];
+let running = 0;
+
+function ask(path: string, of: Known) {
+  const isFresh = of.text !== '' && (of.everyMs === 0 || Date.now() - of.askedMs < of.everyMs);
+  if (of.isAsking || isFresh) return;
+  of.isAsking = true;
+  waiting.push(() => answered(path, of));
+  run();
+}
+
+function run() {
+  while (running < PARALLEL_MAX && waiting.length > 0) {
+    running += 1;
+    waiting.shift()!().finally(() => {
+      running -= 1;
+      run();
+    });
+  }
+}
+
+async function answered(path: string, of: Known) {
+  try {
+    const text = await getText(path);
+    if (text !== of.text || of.answer.value.error) {
+      of.text = text;
+      of.answer.value = { data: JSON.parse(text), error: null };
+    }
+    freshness.value = { at: new Date(), error: '' };
+  } catch (error) {
+    const problem = error instanceof Error ? error : new Error(String(error));
+    if (problem instanceof NotSignedIn) isSignInNeeded.value = true;
+    else if (of.answer.value.error?.message !== problem.message) {
+      of.answer.value = { data: of.answer.value.data, error: problem };
+    }
+    // That the coordinator has no such thing is an answer.
+    const isAnswer = problem instanceof NotFound;
+    freshness.value = { at: freshness.value.at, error: isAnswer ? '' : problem.message };
+  }
+  of.askedMs = Date.now();
+  of.isAsking = false;
+}
+
+/** Asks for all that is shown, where it is no longer fresh. */
+export function refresh() {
+  if (document.hidden || isSignInNeeded.value) return;
+  for (const [path, of] of known) if (of.users > 0 && of.everyMs > 0) ask(path, of);
+}
+
+/** Forgets all answers and asks again: another person has signed in or out. */
+export function restart() {
+  isSignInNeeded.value = false;
+  for (const [path, of] of known) {
+    if (of.users === 0) known.delete(path);
+    of.text = '';
+    of.answer.value = { data: null, error: null };
+    if (of.users > 0) ask(path, of);
+  }
+}
+
+if (!report) {
+  setInterval(refresh, EVERY_MS / 2);
+  document.addEventListener('visibilitychange', refresh);
+}

@@ -1,0 +1,208 @@
+// Requests to /api/v1. In a report (`memtape report`) the answers stand in the file, and no request
+// is made.
+//
+// The only requests that change anything are those for a capture and those that sign in and out.
+
+import { signal } from '@preact/signals';
+
+import type { Span } from './address';
+
+/** The coordinator must know who asks. */
+export class NotSignedIn extends Error {}
+
+/** The coordinator has no such thing. */
+export class NotFound extends Error {}
+
+/** Some lines of a file of the program. */
+export interface Excerpt {
+  file: string;
+  first_line: number;
+  line: number;
+  lines: string[];
+  is_newer: boolean;
+}
+
+/** What a report holds. */
+export interface Report {
+  sentences: string[];
+  start: [view: string, id: string];
+  answers: Record<string, unknown>;
+  origin: string;
+  source: Excerpt | null;
+  made: string;
+}
+
+/** The report that this file is; null on the page. */
+export const report: Report | null = JSON.parse(
+  document.getElementById('report')?.textContent ?? 'null',
+);
+
+/** Where the coordinator is. */
+export const origin = report?.origin ?? location.origin;
+
+/** Shards of a cluster that the last answers lack, as `3,5`. */
+export const missingShards = signal('');
+
+/** How long an answer is waited for: a connection may be open to nobody. */
+const ANSWER_MS = 30_000;
+
+/** An answer and its text. Where none comes, each browser has other words for it. */
+async function asked(path: string, options: RequestInit): Promise<[Response, string]> {
+  try {
+    const response = await fetch(`api/v1/${path}`, { ...options, signal: AbortSignal.timeout(ANSWER_MS) });
+    return [response, await response.text()];
+  } catch {
+    throw new Error('the coordinator does not answer');
+  }
+}
+
+/** The text of the answer to a path below /api/v1. */
+export async function getText(path: string): Promise<string> {
+  if (report) return kept(report, path);
+  const [response, text] = await asked(path, { headers: { accept: 'application/json' } });
+  if (response.ok) {
+    missingShards.value = response.headers.get('memtape-missing') ?? '';
+    return text;
+  }
+  throw problem(response.status, text);
+}
+
+export const get = async <T>(path: string): Promise<T> => JSON.parse(await getText(path)) as T;
+
+/** An answer of a report, by its path with the query in the order of its names. */
+function kept({ answers }: Report, path: string): string {
+  // Names of jobs may have any character: only before they are decoded do ? and & separate.
+  const [place, query = ''] = path.split('?');
+  const values = query.split('&').filter(Boolean).map(decodeURIComponent).sort();
+  const name = decodeURIComponent(place) + (values.length ? `?${values.join('&')}` : '');
+  if (Object.hasOwn(answers, name)) return JSON.stringify(answers[name]);
+  throw new NotFound(`this report does not hold ${name}`);
+}
+
+/** The answer to a request that changes something. */
+export async function post<T>(path: string, body: unknown = {}): Promise<T> {
+  const [response, text] = await asked(path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
+  if (!response.ok) throw problem(response.status, text);
+  return (text ? JSON.parse(text) : null) as T;
+}
+
+function problem(status: number, text: string): Error {
+  const line = lineIn(text) ?? `the coordinator answered ${status}`;
+  if (status === 401) return new NotSignedIn(line);
+  return status === 404 ? new NotFound(line) : new Error(line);
+}
+
+function lineIn(text: string): string | null {
+  try {
+    return (JSON.parse(text) as { error?: string }).error ?? null;
+  } catch {
+    return null;
+  }
+}
+
+// --- paths -------------------------------------------------------------------
+
+const part = encodeURIComponent;
+
+const query = (values: Record<string, string | number | null>): string => {
+  const known = Object.entries(values).filter(([, value]) => value !== null);
+  return known.length ? `?${known.map(([name, value]) => `${name}=${part(String(value))}`).join('&')}` : '';
+};
+
+/** Points of a series: more than a wide screen has pixels for are of no use. */
+const SERIES_POINTS = 400;
+
+/** Which series: of a rank and a device, or of an account. */
+export interface SeriesOf {
+  job: string;
+  attempt: number;
+  rank: number;
+  device: number;
+  account?: string | null;
+  steps?: Span | null;
+}
+
+/** Which ranks and steps of an account. */
+export interface AreaOf {
+  job: string;
+  attempt: number;
+  account: string;
+  steps: Span | null;
+  ranks: Span | null;
+  /** At most so many; the coordinator's own numbers without them. */
+  rows?: number;
+  columns?: number;
+}
+
+/** Ranks of a job that are listed. */
+const RANKS_LISTED = 256;
+
+/** A rank and the peers that are drawn beside it. */
+const RANKS_NEAR = 8;
+
+export const paths = {
+  jobs: 'jobs',
+  nodes: 'nodes',
+  actions: 'actions',
+  whoami: 'whoami',
+  incidents: (job: string | null = null) => `incidents${query({ job })}`,
+  captures: (job: string | null = null) => `captures${query({ job })}`,
+  incident: (id: string) => `incidents/${part(id)}`,
+  capture: (id: string) => `captures/${part(id)}`,
+  collectives: (id: string) => `captures/${part(id)}/collectives`,
+  kept: (id: string, rank: number, steps: Span | null) =>
+    `captures/${part(id)}/kept${query({ rank, from: steps && Math.max(1, steps.from), to: steps && Math.max(1, steps.to) })}`,
+  /** Those whose memory grows fastest. */
+  ranks: (job: string, attempt: number | null) =>
+    `jobs/${part(job)}/ranks${query({ attempt, most: RANKS_LISTED })}`,
+  /** One rank, and the nearest of the same role. */
+  ranksNear: (job: string, attempt: number, rank: number) =>
+    `jobs/${part(job)}/ranks${query({ attempt, near: rank, most: RANKS_NEAR })}`,
+  lines: (job: string, attempt: number | null, rank: number | null) =>
+    `jobs/${part(job)}/lines${query({ attempt, rank })}`,
+  /** Without an account the minimum, the peak and the reserve; without steps all of them. */
+  series: (of: SeriesOf) =>
+    `jobs/${part(of.job)}/series${query({
+      rank: of.rank,
+      device: of.device,
+      attempt: of.attempt,
+      points: SERIES_POINTS,
+      account: of.account ?? null,
+      from: of.steps?.from ?? null,
+      to: of.steps?.to ?? null,
+    })}`,
+  area: (of: AreaOf) =>
+    `jobs/${part(of.job)}/area${query({
+      account: of.account,
+      attempt: of.attempt,
+      from: of.steps?.from ?? null,
+      to: of.steps?.to ?? null,
+      first_rank: of.ranks?.from ?? null,
+      last_rank: of.ranks?.to ?? null,
+      rows: of.rows ?? null,
+      columns: of.columns ?? null,
+    })}`,
+};
+
+/** Where a rank's snapshot is, as it is stored. */
+export const snapshotPath = (capture: string, rank: number) =>
+  `api/v1/captures/${part(capture)}/ranks/${rank}`;
+
+/** The same as PyTorch's pickle. */
+export const picklePath = (capture: string, rank: number) => `${snapshotPath(capture, rank)}/pickle`;
+
+/** Requests a capture of all ranks of a job, now or at the end of a step; gives its id. */
+export const requestCapture = (job: string, step: number | null = null) =>
+  post<{ id: string }>(`jobs/${part(job)}/captures`, step === null ? {} : { step }).then(
+    ({ id }) => id,
+  );
+
+/** Signs this browser in with a token; a cookie holds it from then on. */
+export const signIn = (token: string) => post('session', { token });
+
+/** Signs this browser out: the cookie goes. */
+export const signOut = () => post('session/end');

@@ -1,0 +1,12 @@
+// The order of a job's captures. Pure: no document, no request.
+
+import type { Capture } from './types';
+
+/** The captures of a job before and after the one with this id, by the time of their requests. */
+export function besides(captures: Capture[], id: string | null) {
+  const sorted = [...captures].sort((a, b) => a.requested_wall_ns - b.requested_wall_ns);
+  const at = sorted.findIndex(of => of.id === id);
+  // Where none is in view, the newest one comes before.
+  if (at < 0) return { before: id ? null : (sorted.at(-1) ?? null), after: null };
+  return { before: sorted[at - 1] ?? null, after: sorted[at + 1] ?? null };
+}

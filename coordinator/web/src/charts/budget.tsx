@@ -1,0 +1,80 @@
+// Where the bytes of devices and hosts are, a stacked bar each. A click on a part shows its rank and
+// its account over steps.
+
+import { here } from '../address';
+import { Soft } from '../parts/basics';
+import type { Rank } from '../types';
+import { bytes } from '../units';
+import { budgetsOf, type Budget } from './budgets';
+import { Chart, Key, scale } from './svg';
+
+const [ROW, BAR, LEFT] = [26, 18, 84];
+const ROWS_MAX = 64;
+/** Below this width the size of the device is left out. */
+const NARROW = 520;
+
+export function BudgetChart({ ranks }: { ranks: Rank[] }) {
+  const all = ranks.flatMap(budgetsOf).filter(of => of.parts.length > 0);
+  if (all.length === 0) return <Soft>no device has reported its layers</Soft>;
+  const shown = all.slice(0, ROWS_MAX);
+  const kinds = new Map(shown.flatMap(of => of.parts.map(part => [part.name, part.kind])));
+  const unknown = new Set(shown.flatMap(of => of.unknown));
+  return (
+    <figure>
+      <Chart height={shown.length * ROW} draw={width => <Bars rows={shown} width={width} />} />
+      <figcaption>
+        {[...kinds].map(([name, kind]) => (
+          <Key kind={kind}>{name}</Key>
+        ))}
+        {unknown.size ? <span>{`not known of some: ${[...unknown].join(', ')}`}</span> : null}
+        {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
+      </figcaption>
+    </figure>
+  );
+}
+
+function Bars({ rows, width }: { rows: Budget[]; width: number }) {
+  const most = rows.reduce((high, row) => Math.max(high, row.size ?? 0, row.sum), 1);
+  const isNarrow = width < NARROW;
+  const right = width - (isNarrow ? 70 : 150);
+  const x = scale(0, most, LEFT, right);
+  return (
+    <svg
+      width={width}
+      height={rows.length * ROW}
+      viewBox={`0 0 ${width} ${rows.length * ROW}`}
+      role="group"
+      aria-label="Where the bytes are"
+    >
+      {rows.map((row, index) => {
+        const y = index * ROW;
+        const total = row.size && !isNarrow ? ` of ${bytes(row.size)}` : '';
+        return (
+          <g>
+            <text x={2} y={y + 17}>
+              {row.name}
+            </text>
+            <Parts of={row} y={y} x={x} />
+            <text x={right + 6} y={y + 17}>{`${bytes(row.used)}${total}`}</text>
+          </g>
+        );
+      })}
+    </svg>
+  );
+}
+
+function Parts({ of, y, x }: { of: Budget; y: number; x: (bytes: number) => number }) {
+  let at = 0;
+  return of.parts.map(({ name, bytes: size, kind, account }) => {
+    const from = x(at);
+    at += size;
+    const words = `${of.name}: ${name} ${bytes(size)}`;
+    return (
+      <a href={here({ rank: of.rank, account })} aria-label={words}>
+        <rect class={kind} x={from} y={y + 3} height={BAR} width={Math.max(0.5, x(at) - from)}>
+          <title>{words}</title>
+        </rect>
+      </a>
+    );
+  });
+}

@@ -1,0 +1,334 @@
+// The heat map: ranks × steps, coloured by what an account holds. Dragging a rectangle chooses its
+// ranks and steps; a click chooses one rank. Above it is a lane of what happened.
+//
+// A canvas, because there are up to 60,000 cells. The middle of the scale is the colour of the
+// panel, so that healthy rows stay calm in both themes.
+
+import { useMemo, useRef, useState } from 'preact/hooks';
+
+import type { Span } from '../address';
+import { colour, rgb, scheme } from '../theme';
+import type { Incident } from '../types';
+import { stepTicks, whole } from '../units';
+import { Canvas, hatch, type Paint } from './canvas';
+import { against, gaps, span, stepsOf, type Grid, type Ground } from './heat';
+
+const [LEFT, LANE, BOTTOM] = [76, 16, 34];
+const ROWS_HEIGHT = 440;
+
+/** Something that happened: a symbol on the lane. */
+export interface Happened {
+  step: number;
+  symbol: string;
+  tone: string;
+  words: string;
+}
+
+interface HeatMapOf {
+  grid: Grid;
+  ground: Ground;
+  incidents: Incident[];
+  happened: Happened[];
+  selected: number | null;
+  ranks: Span | null;
+  steps: Span | null;
+  unit: string;
+  /** Name of the account. */
+  account: string;
+  /** Less than this is drawn as calm: noise of a healthy job is no signal. */
+  calm: number;
+  words: (value: number | null, signed: boolean) => string;
+  onRank: (rank: number) => void;
+  onArea: (ranks: Span, steps: Span) => void;
+}
+
+interface Cell {
+  row: number;
+  column: number;
+}
+
+const GROUNDS: Record<Ground, string> = {
+  peers: 'than the median rank',
+  growth: 'than at the left end',
+  level: '',
+};
+
+export function HeatMap(of: HeatMapOf) {
+  const { grid, ground, unit } = of;
+  const values = useMemo(() => against(grid, ground), [grid, ground]);
+  const top = useMemo(() => highest(values, of.calm), [values, of.calm]);
+  const rowHeight = Math.max(4, Math.min(22, Math.floor(ROWS_HEIGHT / grid.rows.length)));
+  const height = LANE + rowHeight * grid.rows.length + BOTTOM;
+  const [cursor, setCursor] = useState<Cell | null>(null);
+  const [drag, setDrag] = useState<[Cell, Cell] | null>(null);
+  const pressed = useRef<Cell | null>(null);
+  const at = (event: PointerEvent) => cellAt(grid, rowHeight, event);
+  const area = drag ? areaOf(grid, drag) : null;
+  const colours = scheme.value;
+  const paint = useMemo<Paint>(
+    () => (context, width) => {
+      const right = width - rightOf(width);
+      const made = { ...of, values, top, rowHeight, right, cell: (right - LEFT) / grid.columns };
+      drawRows(context, made);
+      drawLane(context, made);
+      drawAxis(context, made, height);
+      const chosen = area ?? (of.ranks && of.steps ? { ranks: of.ranks, steps: of.steps } : null);
+      if (chosen) drawArea(context, made, chosen);
+      if (cursor) drawCursor(context, made, cursor);
+    },
+    [of, values, top, rowHeight, cursor, drag, colours],
+  );
+  const down = (event: PointerEvent) => {
+    pressed.current = at(event);
+    if (pressed.current) (event.currentTarget as Element).setPointerCapture(event.pointerId);
+  };
+  const move = (event: PointerEvent) => {
+    const cell = at(event);
+    if (!cell) return;
+    setCursor(cell);
+    const from = pressed.current;
+    if (from && (from.row !== cell.row || from.column !== cell.column)) setDrag([from, cell]);
+  };
+  const up = (event: PointerEvent) => {
+    const cell = at(event) ?? drag?.[1] ?? null;
+    if (area) of.onArea(area.ranks, area.steps);
+    else if (cell && pressed.current) of.onRank(grid.rows[cell.row].extreme);
+    pressed.current = null;
+    setDrag(null);
+  };
+  const key = (event: KeyboardEvent) => {
+    const next = moved(event.key, cursor ?? { row: 0, column: grid.columns - 1 }, grid);
+    if (event.key === 'Enter' && cursor) of.onRank(grid.rows[cursor.row].extreme);
+    if (!next) return;
+    event.preventDefault();
+    if (event.shiftKey) {
+      const made = areaOf(grid, [pressed.current ?? cursor ?? next, next]);
+      pressed.current ??= cursor;
+      of.onArea(made.ranks, made.steps);
+    } else pressed.current = null;
+    setCursor(next);
+  };
+  const said = cursor ? words(of, values, cursor) : 'point at the map, or use the arrow keys on it, for exact numbers';
+  return (
+    <figure>
+      <div class="chart">
+        <Canvas
+          height={height}
+          paint={paint}
+          class="heat"
+          tabIndex={0}
+          role="application"
+          aria-label={`Heat map of ${of.account}, ${grid.rows.length} rows of ranks, ${unit}s ${grid.first} to ${grid.last}. ${said}`}
+          onPointerDown={down}
+          onPointerMove={move}
+          onPointerUp={up}
+          onPointerLeave={() => !pressed.current && setCursor(null)}
+          onKeyDown={key}
+        />
+      </div>
+      <p class="readout soft">{said}</p>
+      <Legend of={of} top={top} />
+    </figure>
+  );
+}
+
+function Legend({ of, top }: { of: HeatMapOf; top: number }) {
+  const { ground, words, incidents, grid } = of;
+  const isSigned = ground !== 'level';
+  const colours = scheme.value;
+  const bar = useMemo<Paint>(
+    () => (context, width) => {
+      for (let x = 0; x < width; x += 1) {
+        context.fillStyle = shade(isSigned ? (x / width) * 2 - 1 : x / width);
+        context.fillRect(x, 0, 1.5, 14);
+      }
+    },
+    [isSigned, colours],
+  );
+  const missing = useMemo<Paint>(
+    () => (context, width) => hatch(context, colour('--line'), [0, 0, width, 14]),
+    [colours],
+  );
+  const isGrouped = grid.rows.some(row => row.first !== row.last);
+  return (
+    <figcaption>
+      <span>{isSigned ? words(-top, true) : words(0, false)}</span>
+      <Canvas height={14} paint={bar} class="legend" aria-hidden="true" />
+      <span>{`${words(top, isSigned)} ${GROUNDS[ground]}`}</span>
+      <span>
+        <Canvas height={14} paint={missing} class="swatch" aria-hidden="true" /> no data
+      </span>
+      {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
+      {incidents.length ? (
+        <span>▲ open incident: framed from where it began, ┃ where it was detected</span>
+      ) : null}
+    </figcaption>
+  );
+}
+
+const rightOf = (width: number) => (width < 520 ? 74 : 100);
+
+/** The highest difference or value; at least `calm`. */
+const highest = (values: (number | null)[][], calm: number) =>
+  values.reduce(
+    (most, row) => row.reduce<number>((high, value) => Math.max(high, Math.abs(value ?? 0)), most),
+    calm,
+  );
+
+function cellAt(grid: Grid, rowHeight: number, event: PointerEvent): Cell | null {
+  const box = (event.currentTarget as Element).getBoundingClientRect();
+  const row = Math.floor((event.clientY - box.top - LANE) / rowHeight);
+  const share = (event.clientX - box.left - LEFT) / (box.width - LEFT - rightOf(box.width));
+  const column = Math.floor(share * grid.columns);
+  const isInside = row >= 0 && row < grid.rows.length && column >= 0 && column < grid.columns;
+  return isInside ? { row, column } : null;
+}
+
+function moved(key: string, { row, column }: Cell, { rows, columns }: Grid): Cell | null {
+  const within = (value: number, count: number) => Math.min(Math.max(value, 0), count - 1);
+  const to: Record<string, [number, number]> = {
+    ArrowLeft: [row, column - 1],
+    ArrowRight: [row, column + 1],
+    ArrowUp: [row - 1, column],
+    ArrowDown: [row + 1, column],
+    Home: [row, 0],
+    End: [row, columns - 1],
+    PageUp: [row - 10, column],
+    PageDown: [row + 10, column],
+  };
+  const next = to[key];
+  return next ? { row: within(next[0], rows.length), column: within(next[1], columns) } : null;
+}
+
+/** Ranks and steps between two cells. */
+function areaOf(grid: Grid, [a, b]: [Cell, Cell]): { ranks: Span; steps: Span } {
+  const [top, bottom] = [Math.min(a.row, b.row), Math.max(a.row, b.row)];
+  const [left, right] = [Math.min(a.column, b.column), Math.max(a.column, b.column)];
+  return {
+    ranks: { from: grid.rows[top].first, to: grid.rows[bottom].last },
+    steps: { from: stepsOf(grid, left).from, to: stepsOf(grid, right).to },
+  };
+}
+
+function words(of: HeatMapOf, values: (number | null)[][], { row, column }: Cell): string {
+  const { grid, unit, account, ground } = of;
+  const { first, last } = grid.rows[row];
+  const { from, to } = stepsOf(grid, column);
+  const steps = from === to ? `${unit} ${whole(from)}` : `${unit}s ${whole(from)} to ${whole(to)}`;
+  const where = `${first === last ? `rank ${first}` : `ranks ${first} to ${last}`}, ${steps}`;
+  const value = grid.cells[row][column];
+  if (value === null) return `${where}: no data`;
+  const more = ground === 'level' ? '' : `, ${of.words(values[row][column], true)} ${GROUNDS[ground]}`;
+  return `${where}: ${account} ${of.words(value, false)}${more}`;
+}
+
+// --- the drawing -------------------------------------------------------------
+
+interface Drawn extends HeatMapOf {
+  values: (number | null)[][];
+  top: number;
+  rowHeight: number;
+  right: number;
+  /** Width of a column. */
+  cell: number;
+}
+
+type Context = CanvasRenderingContext2D;
+
+const columnAt = ({ grid }: Drawn, step: number) => (step - grid.first) / span(grid);
+const xOf = (of: Drawn, step: number) =>
+  LEFT + Math.min(Math.max(columnAt(of, step), 0), of.grid.columns) * of.cell;
+const yOf = ({ rowHeight }: Drawn, row: number) => LANE + row * rowHeight;
+
+function drawRows(context: Context, of: Drawn) {
+  const { grid, values, top, rowHeight, selected, incidents, cell, right } = of;
+  context.font = '12px system-ui, sans-serif';
+  context.textBaseline = 'middle';
+  values.forEach((line, row) => {
+    const y = yOf(of, row);
+    line.forEach((value, column) => {
+      if (value === null) return;
+      context.fillStyle = shade(value / top);
+      context.fillRect(LEFT + column * cell, y, cell + 0.6, rowHeight - (rowHeight > 6 ? 1 : 0));
+    });
+    for (const [from, to] of gaps(line)) {
+      hatch(context, colour('--line'), [LEFT + from * cell, y, (to - from) * cell, rowHeight]);
+    }
+    const has = (rank: number) => rank >= grid.rows[row].first && rank <= grid.rows[row].last;
+    const incident = incidents.find(found => has(found.rank));
+    drawName(context, of, row, incident !== undefined);
+    if (incident) drawIncident(context, of, row, incident);
+    if (selected !== null && has(selected)) {
+      frame(context, '--link', [LEFT, y, right - LEFT, rowHeight - 1]);
+    }
+  });
+}
+
+function drawName(context: Context, of: Drawn, row: number, isSuspect: boolean) {
+  const { grid, values, rowHeight, right, ground } = of;
+  if (row % Math.ceil(13 / rowHeight) !== 0 && !isSuspect) return;
+  const y = yOf(of, row) + rowHeight / 2;
+  const { first, last } = grid.rows[row];
+  context.fillStyle = colour(isSuspect ? '--bad' : '--text');
+  context.textAlign = 'left';
+  context.fillText(`${isSuspect ? '▲ ' : ''}${first === last ? 'rank ' : ''}${first}${first === last ? '' : `–${last}`}`, 2, y);
+  const end = values[row].findLast(value => value !== null) ?? null;
+  context.fillText(end === null ? 'no data' : of.words(end, ground !== 'level'), right + 6, y);
+}
+
+/** From the onset on; a bar marks where it was detected. */
+function drawIncident(context: Context, of: Drawn, row: number, incident: Incident) {
+  const { rowHeight, right } = of;
+  const from = xOf(of, incident.onset_step);
+  frame(context, '--mark', [from, yOf(of, row), right - from, rowHeight - 1]);
+  context.fillStyle = colour('--mark');
+  context.fillRect(xOf(of, incident.detected_step) - 1.5, yOf(of, row), 3, rowHeight - 1);
+}
+
+function drawLane(context: Context, of: Drawn) {
+  context.textAlign = 'center';
+  for (const { step, symbol, tone } of of.happened) {
+    if (step < of.grid.first || step > of.grid.last) continue;
+    context.fillStyle = colour(tone);
+    context.fillText(symbol, xOf(of, step), LANE / 2);
+  }
+}
+
+function drawAxis(context: Context, of: Drawn, height: number) {
+  const { grid, unit, right } = of;
+  const y = height - BOTTOM;
+  context.fillStyle = colour('--soft');
+  context.textAlign = 'center';
+  for (const step of stepTicks(grid.first, grid.last, (right - LEFT) / 70)) {
+    context.fillRect(xOf(of, step), y, 1, 4);
+    context.fillText(whole(step), xOf(of, step), y + 12);
+  }
+  context.textAlign = 'right';
+  context.fillText(unit, right, y + 26);
+}
+
+function drawArea(context: Context, of: Drawn, { ranks, steps }: { ranks: Span; steps: Span }) {
+  const { grid } = of;
+  const top = grid.rows.findIndex(row => row.last >= ranks.from);
+  const bottom = grid.rows.findLastIndex(row => row.first <= ranks.to);
+  if (top < 0 || bottom < top) return;
+  const [left, right] = [xOf(of, steps.from), xOf(of, steps.to + 1)];
+  frame(context, '--link', [left, yOf(of, top), right - left, yOf(of, bottom + 1) - yOf(of, top)]);
+}
+
+function drawCursor(context: Context, of: Drawn, { row, column }: Cell) {
+  frame(context, '--text', [LEFT + column * of.cell, yOf(of, row), Math.max(3, of.cell), of.rowHeight]);
+}
+
+function frame(context: Context, tint: string, rect: [number, number, number, number]) {
+  context.strokeStyle = colour(tint);
+  context.lineWidth = 2;
+  context.strokeRect(...rect);
+}
+
+/** The colour of a share from −1 to 1. The root makes small shares visible. */
+function shade(share: number): string {
+  const weight = Math.sqrt(Math.min(1, Math.abs(share)));
+  const [from, to] = [rgb('--heat-calm'), rgb(share < 0 ? '--heat-less' : '--heat-more')];
+  return `rgb(${from.map((value, i) => Math.round(value + (to[i] - value) * weight)).join(',')})`;
+}

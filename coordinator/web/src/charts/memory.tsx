@@ -1,0 +1,223 @@
+// Memory of one rank over steps: its levels, the band of its peers, the limit, the forecast as a fan
+// from P10 to P90, and what happened at which step.
+//
+// The levels are those of the device, or those of the one account that the series has. The forecast
+// rises from the level that grows, and is drawn up to one and a half times as many steps ahead as
+// there are behind; further ends are words. A limit that is more than eight times as high as all
+// levels would flatten them: it is words, too.
+
+import { useMemo } from 'preact/hooks';
+import type uPlot from 'uplot';
+
+import { look, rangeAs, stepsIn } from '../address';
+import { report } from '../api';
+import { Soft } from '../parts/basics';
+import { colour, scheme } from '../theme';
+import type { AccountSeries, Capture, Incident } from '../types';
+import { bytes, byteTicks, isKnown, stepTicks, ticks, whole } from '../units';
+import { growingLevel, levelsOf, peersAt, type Level, type Levels, type PeerBand } from './levels';
+import { drawFan, drawMarks, type Fan, type Mark } from './marks';
+import { Plot } from './plot';
+import { Key } from './svg';
+
+const HEIGHT = 290;
+const LIMIT_FACTOR_MAX = 8;
+const AHEAD_MAX = 1.5;
+/** Room above the highest level. */
+const HEADROOM = 1.06;
+
+export interface MemoryOf {
+  rank: number;
+  data: AccountSeries | null;
+  /** Series of ranks of the same role. */
+  peers?: (AccountSeries | null)[];
+  unit: string;
+  incident?: Incident | null;
+  captures?: Capture[];
+  /** What the levels cannot exceed, and its name. */
+  limit: { bytes: number | null; name: string };
+  /** The step after which the process ended. */
+  end?: number | null;
+}
+
+export function MemoryChart(of: MemoryOf) {
+  const { rank, data, unit, limit } = of;
+  const colours = scheme.value;
+  const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
+    data,
+    of.peers,
+    of.incident,
+    of.captures,
+    limit.bytes,
+    of.end,
+    colours,
+  ]);
+  if (!shown) return <Soft>{data?.account?.unknown ?? `no finished ${unit}s yet`}</Soft>;
+  const { levels, columns, peers, options, fan, isHigh } = shown;
+  const count = of.peers?.filter(peer => peer?.steps.length).length ?? 0;
+  const compared = levels.levels.at(-1)!.name;
+  return (
+    <figure>
+      <Plot
+        data={columns}
+        options={options}
+        height={HEIGHT}
+        label={summary(of, levels)}
+        words={index => words(of, levels, peers, index)}
+        selected={stepsIn()}
+        onSelect={steps => look({ steps: rangeAs(steps) })}
+      />
+      <figcaption>
+        {levels.levels.map(({ kind, name }) => (
+          <Key kind={kind}>{name === 'minimum' ? `minimum of a ${unit}` : name}</Key>
+        ))}
+        {count ? <Key kind="peers">{`${compared} of ${count === 1 ? 'a peer' : `${count} peers`}`}</Key> : null}
+        {fan ? <Key kind="fan">forecast, P10 to P90</Key> : null}
+        {isHigh ? <span>{`${limit.name}, ${bytes(limit.bytes)}, is above the chart`}</span> : null}
+        {isKnown(limit.bytes) || !isBytes(data!) ? null : <span>{`${limit.name} is not known`}</span>}
+        <span>{`rank ${rank}${report ? '' : `; drag over ${unit}s to see what they allocated and kept`}`}</span>
+      </figcaption>
+    </figure>
+  );
+}
+
+const isBytes = ({ account }: AccountSeries) => !account || account.unit === 'bytes';
+
+interface Drawn {
+  levels: Levels;
+  columns: uPlot.AlignedData;
+  peers: PeerBand;
+  options: Omit<uPlot.Options, 'width' | 'height'>;
+  fan: Fan | null;
+  isHigh: boolean;
+}
+
+/** What is drawn, and the ranges of both axes. */
+function drawn(of: MemoryOf, data: AccountSeries): Drawn {
+  const levels = levelsOf(data);
+  const { steps } = levels;
+  const peers = peersAt(steps, of.peers ?? []);
+  const [first, last] = [steps[0], steps.at(-1)!];
+  const highest = (values: (number | null)[]) =>
+    values.reduce<number>((high, value) => Math.max(high, value ?? 0), 1);
+  const most = Math.max(highest(peers.high), ...levels.levels.map(level => highest(level.values)));
+  const limit = isBytes(data) ? of.limit.bytes : null;
+  const isShown = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
+  const top = Math.max(most, isShown ? limit : 0) * HEADROOM;
+  const fan = fanOf(of, data, isKnown(limit) ? limit : top);
+  const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
+  const end = Math.max(last + ahead, first + 1);
+  return {
+    levels,
+    columns: [steps, peers.low, peers.high, peers.median, ...levels.levels.map(level => level.values)],
+    peers,
+    options: options(of, data, levels, [first, end], top, isShown ? limit : null, fan),
+    fan,
+    isHigh: isKnown(limit) && !isShown,
+  };
+}
+
+/** The forecast, which counts from the newest step. */
+function fanOf({ incident, end }: MemoryOf, data: AccountSeries, full: number): Fan | null {
+  if (!incident || incident.state !== 'open' || isKnown(end)) return null;
+  const p50 = incident.steps_to_oom;
+  if (!isKnown(p50)) return null;
+  return {
+    from: data.steps.at(-1)!,
+    level: growingLevel(data, incident),
+    full,
+    p10: incident.steps_to_oom_p10 ?? p50,
+    p50,
+    p90: incident.steps_to_oom_p90 ?? p50,
+  };
+}
+
+function options(
+  of: MemoryOf,
+  data: AccountSeries,
+  { levels, words }: Levels,
+  range: [number, number],
+  top: number,
+  limit: number | null,
+  fan: Fan | null,
+): Drawn['options'] {
+  const axis = { stroke: colour('--soft'), font: '12px system-ui, sans-serif' };
+  return {
+    legend: { show: false },
+    padding: [52, 12, 0, 0],
+    cursor: { drag: { x: true, y: false, setScale: false }, y: false },
+    scales: { x: { time: false, range: () => range }, y: { range: () => [0, top] } },
+    axes: [
+      {
+        ...axis,
+        grid: { show: false },
+        ticks: { stroke: colour('--line') },
+        splits: (plot, _, low, high) => stepTicks(low, high, plot.width / 80),
+        values: (_, steps) => steps.map(step => whole(step)),
+        size: 34,
+        label: of.unit,
+        labelSize: 14,
+        labelGap: 0,
+        labelFont: axis.font,
+      },
+      {
+        ...axis,
+        size: 66,
+        grid: { stroke: colour('--line'), width: 1 },
+        ticks: { show: false },
+        splits: () => (isBytes(data) ? byteTicks(top, 5) : ticks(0, top, 5)),
+        values: (_, values) => values.map(value => words(value)),
+      },
+    ],
+    series: [
+      {},
+      ...[0, 0, 1.2].map(width => line({ colour: '--peer', dash: [], width })),
+      ...levels.map(line),
+    ],
+    bands: [{ series: [2, 1], fill: faint('--peer', 0.28) }],
+    hooks: {
+      drawAxes: [plot => fan && drawFan(plot, fan, colour('--bad'))],
+      draw: [plot => drawMarks(plot, marks(of), limit === null ? null : { value: limit, name: of.limit.name })],
+    },
+  };
+}
+
+const line = (of: Pick<Level, 'colour' | 'dash' | 'width'>): uPlot.Series => ({
+  stroke: colour(of.colour),
+  width: of.width,
+  dash: of.dash,
+  spanGaps: true,
+  points: { show: false },
+});
+
+/** A colour of the style sheet, seen through. */
+const faint = (name: string, alpha: number) =>
+  colour(name).replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
+
+/** What happened at a step: lines with a name, and captures as dots. */
+function marks({ incident, captures = [], end, unit }: MemoryOf): Mark[] {
+  const named = (kind: Mark['kind'], words: string, step: number | null | undefined): Mark[] =>
+    isKnown(step) ? [{ kind, step, words: `${words}: ${unit} ${whole(step)}` }] : [];
+  return [
+    ...named('onset', '◇ began', incident?.onset_step),
+    ...named('detected', '◆ detected', incident?.detected_step),
+    ...named('ended', '✕ ended', end),
+    ...captures.flatMap(of => (of.step ? [{ kind: 'capture' as const, step: of.step, words: '' }] : [])),
+  ];
+}
+
+function words({ rank, unit }: MemoryOf, { steps, levels, words: text }: Levels, peers: PeerBand, index: number): string {
+  // The level that is compared comes first.
+  const own = levels.toReversed().map(({ name, values }) => `${name} ${text(values[index])}`);
+  const median = peers.median[index];
+  const others = isKnown(median) ? `, median of the peers ${text(median)}` : '';
+  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${own.join(', ')}${others}`;
+}
+
+function summary({ rank, unit }: MemoryOf, { steps, levels, words: text, about }: Levels): string {
+  const { values } = levels.at(-1)!;
+  return (
+    `Memory of rank ${rank} over ${unit}s: ${about} goes from ${text(values[0])} at ${unit} ` +
+    `${whole(steps[0])} to ${text(values.at(-1))} at ${unit} ${whole(steps.at(-1))}`
+  );
+}

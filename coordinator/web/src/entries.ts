@@ -1,0 +1,116 @@
+// The entries of the palette: views, jobs, ranks, incidents, captures, lines of code, and commands. A
+// report has only those that it holds.
+
+import { link } from './address';
+import { paths, report } from './api';
+import type { Entry } from './keys';
+import { rankLink } from './ranks';
+import { linesOf } from './terminal';
+import type { Capture, Frame, Incident, Job, Rank } from './types';
+import { plural, whole } from './units';
+import { lineOf, spaced, stateOf, trigger } from './words';
+
+/** What is known where one looks. */
+export interface Known {
+  view: string;
+  id: string;
+  /** The capture in view. */
+  capture: Capture | null;
+  /** The job in view and its ranks. */
+  job: string | null;
+  ranks: Rank[];
+  jobs: Job[];
+  incidents: Incident[];
+  captures: Capture[];
+}
+
+/** All entries, in the order in which they stand before one has typed. */
+export function entriesOf(of: Known): Entry[] {
+  const known = of.incidents.filter(one => isHere(paths.incident(one.id)));
+  const incidents = known.sort((a, b) => Number(a.state !== 'open') - Number(b.state !== 'open'));
+  const captures = of.captures.filter(one => isHere(paths.capture(one.id)));
+  return [
+    ...commands(of),
+    ...viewsHere(),
+    ...incidents.map(incidentEntry),
+    ...jobEntries(of),
+    ...of.ranks.map(rank => rankEntry(of.job ?? '', rank)),
+    ...incidents.flatMap(lineEntries),
+    ...captures.map(captureEntry),
+  ];
+}
+
+/** Whether a path has an answer here: a report holds few. */
+export const isHere = (path: string): boolean =>
+  !report || Object.hasOwn(report.answers, decodeURIComponent(path));
+
+const commands = ({ view, id, capture }: Known): Entry[] =>
+  linesOf(view, id, capture).map(([words, line]) => ({
+    kind: 'command',
+    words: line,
+    detail: `${words}: Enter copies it`,
+    copy: line,
+  }));
+
+const VIEWS: [view: string, words: string, path: string][] = [
+  ['jobs', 'Jobs and incidents', paths.jobs],
+  ['nodes', 'Nodes', paths.nodes],
+  ['actions', 'Actions', paths.actions],
+];
+
+function viewsHere(): Entry[] {
+  const found = VIEWS.filter(([, , path]) => isHere(path)).map(([view, words]) => ({
+    kind: 'view',
+    words,
+    detail: '',
+    href: link(view),
+  }));
+  if (!report) return found;
+  const start = { kind: 'view', words: 'Start', detail: '', href: link(...report.start) };
+  return [start, ...found];
+}
+
+const incidentEntry = (of: Incident): Entry => ({
+  kind: 'incident',
+  words: of.sentence,
+  detail: `${of.id}, ${spaced(of.class)}, ${of.state}, job ${of.job}`,
+  href: link('incident', of.id),
+});
+
+/** The jobs; of a report, which lists none, the one that it is about. */
+function jobEntries({ job, jobs }: Known): Entry[] {
+  if (report && job) return [{ kind: 'job', words: job, detail: '', href: link('job', job) }];
+  return jobs.map(of => ({
+    kind: 'job',
+    words: of.job,
+    detail: `${stateOf(of.state)[2]}, ${plural(of.ranks, 'rank')}, step ${whole(of.step_max)}`,
+    href: link('job', of.job),
+  }));
+}
+
+const rankEntry = (job: string, of: Rank): Entry => ({
+  kind: 'rank',
+  words: `rank ${of.rank}`,
+  detail: `${stateOf(of.state)[2]}, node ${of.node}, pid ${of.pid}`,
+  href: rankLink(job, of.rank),
+});
+
+const captureEntry = (of: Capture): Entry => ({
+  kind: 'capture',
+  words: of.id,
+  detail: `${trigger(of)}, ${of.step ? `step ${whole(of.step)}, ` : ''}job ${of.job}`,
+  href: link('capture', of.id),
+});
+
+/** The lines of an incident: of its culprit and its suspects, each once. */
+function lineEntries(of: Incident): Entry[] {
+  const frames = [of.culprit, ...of.suspects.map(suspect => suspect.frame)];
+  const known = frames.filter((frame): frame is Frame => Boolean(frame?.file));
+  const lines = new Map(known.map(frame => [lineOf(frame), frame]));
+  return [...lines].map(([line, frame]) => ({
+    kind: 'line',
+    words: line,
+    detail: `${frame.function}, ${spaced(of.class)} on rank ${of.rank}, ${of.state}`,
+    href: link('incident', of.id),
+  }));
+}

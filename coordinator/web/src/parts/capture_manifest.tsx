@@ -1,0 +1,171 @@
+// What a capture holds: its cause, how complete it is, the snapshot of each rank to download, and how
+// its ranks stand in their collectives.
+
+import { link } from '../address';
+import { picklePath, report, snapshotPath } from '../api';
+import type { Capture, Collectives, Part } from '../types';
+import { bytes, duration, isKnown, plural, whole } from '../units';
+import { spaced, trigger } from '../words';
+import { Age, Chip, Facts, List, Soft, Time } from './basics';
+import { Table } from './table';
+
+interface ManifestOf {
+  capture: Capture;
+  /** Null where they are not known. */
+  collectives: Collectives | null;
+  /** What its steps are called. */
+  unit?: string;
+}
+
+export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
+  const { step, before_step: before, ranks, requested_wall_ns: requested } = capture;
+  const total = capture.parts.reduce((sum, part) => sum + part.bytes, 0);
+  return (
+    <>
+      <p>
+        <Chip name={capture.state} /> <a href={link('capture', capture.id)}>{capture.id}</a>
+        {step
+          ? `: ${whole(capture.aligned)} of ${plural(ranks, 'rank')} at the end of ${unit} ${whole(step)}`
+          : `: ${plural(ranks, 'rank')}, each at its own ${unit}`}
+        {before ? `, compared with ${unit} ${whole(before)}` : ''}
+      </p>
+      <div class="columns">
+        <Facts
+          of={[
+            ['trigger', trigger(capture)],
+            ['requested', <><Age at={requested} />, <Time at={requested} /></>],
+            ['took', took(capture)],
+          ]}
+        />
+        <Facts
+          of={[
+            ['size', bytes(total)],
+            ['spread', spread(capture.parts)],
+          ]}
+        />
+      </div>
+      <MissingRanks of={capture} />
+      <Parts capture={capture} unit={unit} />
+      {collectives ? <Standing of={collectives} /> : null}
+    </>
+  );
+}
+
+function took({ closed_wall_ns: closed, requested_wall_ns: requested }: Capture): string {
+  if (!isKnown(closed)) return 'being collected';
+  const seconds = (closed - requested) / 1e9;
+  return seconds < 1 ? 'less than 1 s' : duration(seconds);
+}
+
+/** Between the first and the last rank that ended the step. */
+function spread(parts: Part[]): string {
+  const ends = parts.filter(part => part.outcome === 'aligned').map(part => part.wall_ns);
+  if (ends.length < 2) return 'not known';
+  const ms = (Math.max(...ends) - Math.min(...ends)) / 1e6;
+  return `${ms.toFixed(2)} ms between the first and the last rank`;
+}
+
+function MissingRanks({ of: { missing } }: { of: Capture }) {
+  if (missing.length === 0) return null;
+  const ranks = missing.map(
+    of => `rank ${of.rank} (${spaced(of.outcome)}${of.detail ? `: ${of.detail}` : ''})`,
+  );
+  return <p class="error">{`Missing: ${ranks.join(', ')}`}</p>;
+}
+
+// --- ranks -------------------------------------------------------------------
+
+const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
+  <Table
+    name="parts"
+    caption="Ranks of the capture"
+    empty="no part has come in yet"
+    rows={capture.parts}
+    columns={[
+      { title: 'rank', cell: of => String(of.rank), sort: of => of.rank },
+      { title: 'node', cell: of => of.node, sort: of => of.node },
+      { title: 'outcome', cell: outcome, sort: of => of.outcome },
+      { title: unit, cell: of => whole(of.step), number: true, sort: of => of.step },
+      { title: 'ended', cell: of => <Time at={of.wall_ns} />, sort: of => of.wall_ns },
+      {
+        title: '± ms',
+        cell: of => (of.wall_error_ns / 1e6).toFixed(2),
+        number: true,
+        sort: of => of.wall_error_ns,
+      },
+      { title: 'download', cell: of => downloads(capture.id, of), sort: of => of.bytes },
+      { title: 'detail', cell: of => of.detail || '–' },
+    ]}
+  />
+);
+
+const outcome = (of: Part) => (
+  <>
+    <Chip name={of.outcome} />
+    {of.dead && of.outcome !== 'dead' ? <Chip name="dead" /> : null}
+  </>
+);
+
+/** The files of a rank. A report holds none. */
+function downloads(capture: string, { rank, bytes: size }: Part) {
+  if (size === 0 || report) return '–';
+  const about = {
+    pickle: 'opens in pytorch.org/memory_viz and in memtape analyze',
+    snapshot: 'as it is stored: protobuf, compressed with zstd; opens in memtape show',
+  };
+  return (
+    <>
+      <a
+        href={picklePath(capture, rank)}
+        download
+        title={about.pickle}
+        aria-label={`PyTorch pickle of rank ${rank}`}
+      >
+        PyTorch pickle
+      </a>
+      {' · '}
+      <a
+        href={snapshotPath(capture, rank)}
+        download
+        title={about.snapshot}
+        aria-label={`snapshot, ${bytes(size)}, of rank ${rank}`}
+      >
+        {`snapshot, ${bytes(size)}`}
+      </a>
+    </>
+  );
+}
+
+// --- collectives -------------------------------------------------------------
+
+function Standing({ of: { sentences, groups, unknown } }: { of: Collectives }) {
+  const why = unknown.map(
+    of => `${of.ranks.length === 1 ? 'rank' : 'ranks'} ${of.ranks.join(', ')}: ${of.why}`,
+  );
+  const isSaid = (verdict: string) => sentences.some(sentence => sentence.endsWith(verdict));
+  return (
+    <details id="collectives" open={sentences.length > 0}>
+      <summary>Collectives</summary>
+      <List
+        of={sentences}
+        empty={
+          groups.length ? 'all ranks stand at the same collectives' : 'no process group is known'
+        }
+      />
+      {groups.length ? (
+        <Table
+          caption="Process groups"
+          empty=""
+          rows={groups}
+          columns={[
+            { title: 'group', cell: of => of.desc || of.name },
+            { title: 'ranks', cell: of => whole(of.ranks.length), number: true },
+            { title: 'verdict', cell: of => (isSaid(of.sentence) ? 'as said above' : of.sentence) },
+            { title: 'furthest', cell: of => whole(of.furthest), number: true },
+          ]}
+        />
+      ) : null}
+      {why.length ? <Soft>{`Not known: ${why.join('; ')}`}</Soft> : null}
+    </details>
+  );
+}

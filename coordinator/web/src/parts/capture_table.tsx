@@ -1,0 +1,34 @@
+// Captures in a table.
+
+import { link } from '../address';
+import type { Capture } from '../types';
+import { whole } from '../units';
+import { spaced, trigger } from '../words';
+import { Chip, Time } from './basics';
+import { Table } from './table';
+
+export const CaptureTable = ({ captures }: { captures: Capture[] }) => (
+  <Table
+    caption="Captures"
+    empty="no capture yet"
+    rows={captures}
+    columns={[
+      { title: 'capture', cell: of => <a href={link('capture', of.id)}>{of.id}</a> },
+      { title: 'state', cell: of => <Chip name={of.state} /> },
+      { title: 'trigger', cell: trigger },
+      { title: 'step', cell: of => (of.step ? whole(of.step) : '–'), number: true },
+      {
+        title: 'aligned',
+        cell: of => `${whole(of.aligned)} of ${whole(of.ranks)}`,
+        number: true,
+      },
+      { title: 'missing', cell: missing },
+      { title: 'requested', cell: of => <Time at={of.requested_wall_ns} /> },
+    ]}
+  />
+);
+
+function missing({ missing: ranks, parts_left_out: isCut }: Capture): string {
+  if (isCut) return 'the capture lists them';
+  return ranks.map(of => `rank ${of.rank}: ${spaced(of.outcome)}`).join(', ') || 'none';
+}

@@ -1,0 +1,206 @@
+// Kept in a range of steps: what a rank allocated in it and had at its end, by line and as a flame
+// graph, beside the median of its peers.
+//
+// A capture has all blocks that are alive at the end of its step, each with the step that allocated
+// it. So the answer is exact for a capture at the end of the range. With a later capture it is what
+// is still alive then; the panel says so, and can have a capture made at the end of the range.
+
+import { useMemo, useState } from 'preact/hooks';
+
+import { link, look, type Span } from '../address';
+import { useAnswer } from '../answers';
+import { paths, report, requestCapture } from '../api';
+import { FlameGraph } from '../charts/flame_graph';
+import { memtape } from '../terminal';
+import type { Capture, Kept, KeptLine } from '../types';
+import { bytes, plural, whole } from '../units';
+import { Command, Frame, Section, Size, Soft } from './basics';
+import { Table } from './table';
+
+interface KeptOf {
+  job: string;
+  rank: number;
+  steps: Span;
+  /** Captures of the attempt. */
+  captures: Capture[];
+  unit: string;
+}
+
+export function KeptInRange({ job, rank, steps, captures, unit }: KeptOf) {
+  const capture = captureFor(captures, steps);
+  const range =
+    steps.from === steps.to ? `${unit} ${whole(steps.from)}` : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
+  return (
+    <Section title={`Allocated by rank ${rank} in ${range}, and kept`}>
+      <p class="pills">
+        <button type="button" class="pill" onClick={() => look({ steps: null })}>
+          {`${range} ✕`}
+        </button>
+        {capture?.step === steps.to || report ? null : (
+          <CaptureAt job={job} step={steps.to} unit={unit} />
+        )}
+      </p>
+      {capture ? (
+        <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
+      ) : (
+        <Soft>
+          {`No capture of this attempt is at or after ${unit} ${whole(steps.to)}: what was alive then is not known yet.`}
+        </Soft>
+      )}
+    </Section>
+  );
+}
+
+/** The capture at the end of the range, or the next one after it. */
+export function captureFor(captures: Capture[], steps: Span): Capture | null {
+  const later = captures.filter(of => of.step !== null && of.step >= steps.to && of.state !== 'collecting');
+  return later.reduce<Capture | null>(
+    (first, of) => (first && first.step! <= of.step! ? first : of),
+    null,
+  );
+}
+
+/** Asks for a capture at the end of a step, which the tapes may still have. */
+function CaptureAt({ job, step, unit }: { job: string; step: number; unit: string }) {
+  const [said, setSaid] = useState('');
+  const ask = () => {
+    setSaid('requested…');
+    requestCapture(job, step).then(
+      id => setSaid(`capture ${id} is being collected`),
+      (error: Error) => setSaid(error.message),
+    );
+  };
+  return (
+    <>
+      <button type="button" onClick={ask}>
+        {`Capture all ranks at the end of ${unit} ${whole(step)}`}
+      </button>
+      <span role="status">{said}</span>
+    </>
+  );
+}
+
+interface KeptInOf {
+  capture: Capture;
+  rank: number;
+  steps: Span | null;
+  unit: string;
+}
+
+/** The answer of one capture; without steps all that is alive in it. */
+export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
+  const [isAgainstPeers, setAgainstPeers] = useState(true);
+  const { data, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps), 0);
+  const stacks = useMemo(
+    () => data?.stacks.map(of => ({ ...of, peer_bytes: of.peer_bytes ?? 0 })) ?? [],
+    [data],
+  );
+  if (error && report) return <Soft>A report does not hold this; the coordinator's page shows it.</Soft>;
+  if (error) return <p class="error">{error.message}</p>;
+  if (!data) return <Soft>counting…</Soft>;
+  const hasPeers = data.peers.length > 0;
+  const end = `${unit} ${whole(data.step)}`;
+  return (
+    <>
+      <p>
+        <strong>{bytes(data.bytes)}</strong>
+        {` in ${plural(data.blocks, 'block')} alive at the end of ${end}`}
+        {steps && data.step > steps.to ? `, ${plural(data.step - steps.to, unit)} after the range` : ''}
+        {' ('}
+        <a href={link('capture', capture.id)}>{capture.id}</a>
+        {')'}
+        {hasPeers
+          ? `; median of ${plural(data.peers.length, 'peer')}: ${bytes(data.peer_bytes)}`
+          : '; no rank of the same role is in the capture'}
+      </p>
+      {hasPeers ? (
+        <label>
+          <input
+            type="checkbox"
+            checked={isAgainstPeers}
+            onChange={() => setAgainstPeers(!isAgainstPeers)}
+          />
+          {' colour by the difference from the peers'}
+        </label>
+      ) : null}
+      <FlameGraph
+        frames={data.frames}
+        stacks={stacks}
+        isAgainstPeers={isAgainstPeers && hasPeers}
+        whole={`rank ${rank}`}
+      />
+      <KeptLines kept={data} unit={unit} />
+      <Notes of={data} />
+      <Command line={command(data, steps)} />
+    </>
+  );
+}
+
+function command({ capture: id, rank }: Kept, steps: Span | null): string {
+  const range = steps ? ['--from', steps.from, '--to', steps.to] : [];
+  return memtape('lines', id, '--rank', rank, ...range);
+}
+
+/** What one answer leaves out, and which peers were not compared. */
+function Notes({ of }: { of: Kept }) {
+  const rest = ({ count, bytes: size }: Kept['other_lines'], noun: string) =>
+    count ? `${plural(count, noun)} not shown hold ${bytes(size)}` : '';
+  const notes = [
+    rest(of.other_lines, 'line'),
+    rest(of.other_stacks, 'stack'),
+    of.unrecorded_bytes ? `${bytes(of.unrecorded_bytes)} more are in no recorded block: the tape was full` : '',
+    of.peers_left_out ? `${plural(of.peers_left_out, 'further rank')} of the role not compared` : '',
+    ...of.missing_peers.map(peer => `rank ${peer.rank} not compared: ${peer.why}`),
+  ].filter(Boolean);
+  return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
+}
+
+/** Beyond the median peer. */
+const more = ({ bytes: own, peer_bytes: peers }: KeptLine) => own - (peers ?? 0);
+
+function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
+  const hasPeers = kept.peers.length > 0;
+  return (
+    <>
+      <Table
+        name="kept"
+        caption="Lines that keep memory"
+        empty={`nothing that these ${unit}s allocated is alive`}
+        rows={kept.lines}
+        columns={[
+          {
+            title: 'line',
+            cell: line => (line.frame.file || line.frame.function ? <Frame of={line.frame} /> : 'without a stack'),
+          },
+          { title: 'bytes', cell: line => <Size of={line.bytes} />, number: true, sort: line => line.bytes },
+          ...(hasPeers
+            ? [
+                {
+                  title: 'peers, median',
+                  cell: (line: KeptLine) => <Size of={line.peer_bytes} />,
+                  number: true,
+                  sort: (line: KeptLine) => line.peer_bytes,
+                },
+                {
+                  title: 'difference',
+                  cell: (line: KeptLine) => <Size of={more(line)} signed />,
+                  number: true,
+                  sort: (line: KeptLine) => more(line),
+                },
+              ]
+            : []),
+          { title: 'blocks', cell: line => whole(line.blocks), number: true, sort: line => line.blocks },
+          {
+            title: `allocated in ${unit}s`,
+            cell: line =>
+              line.first_step === line.last_step
+                ? whole(line.first_step)
+                : `${whole(line.first_step)} to ${whole(line.last_step)}`,
+            number: true,
+          },
+        ]}
+      />
+    </>
+  );
+}
+

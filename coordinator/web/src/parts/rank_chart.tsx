@@ -1,0 +1,68 @@
+// The chart of one rank beside its peers: the levels of its device, or the account that grows, or
+// that was chosen, with its own limit.
+
+import { useMemo } from 'preact/hooks';
+
+import { accountFor, TOGETHER } from '../account';
+import { rangeIn } from '../address';
+import { useAnswer, useAnswers } from '../answers';
+import { paths, type SeriesOf } from '../api';
+import { MemoryChart } from '../charts/memory';
+import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
+import type { AccountSeries, Capture, Incident, Ranks } from '../types';
+
+const PEERS_DRAWN_MAX = 7;
+const EVERY_MS = 5000;
+
+interface RankChartOf {
+  job: string;
+  attempt: number;
+  rank: number;
+  /** The device; without one that which holds most. */
+  device?: number | null;
+  incident: Incident | null;
+  captures: Capture[];
+  unit: string;
+}
+
+export function RankChart(of: RankChartOf) {
+  const { job, attempt, incident, unit } = of;
+  const ranks = useAnswer<Ranks>(paths.ranksNear(job, attempt, of.rank)).data;
+  const rank = rankIn(ranks, of.rank);
+  const account = accountFor(incident);
+  const main = (row: typeof rank) => (row && mainDevice(row)?.device) ?? 0;
+  const wanted = (number: number, device: number): SeriesOf => ({
+    job,
+    attempt,
+    rank: number,
+    device,
+    account: TOGETHER.includes(account) ? null : account,
+    steps: rangeIn('shown_steps'),
+  });
+  const peers = peersOf(ranks, of.rank, PEERS_DRAWN_MAX);
+  const device = of.device ?? main(rank);
+  const all = [wanted(of.rank, device), ...peers.map(peer => wanted(peer.rank, main(peer)))];
+  const [own, ...others] = useAnswers<AccountSeries>(all.map(paths.series), EVERY_MS);
+  // The same list as long as its series are the same: a chart is made again for another one.
+  const series = others.map(answer => answer.data);
+  const kept = useMemo(() => series, series);
+  const found = own.data?.account;
+  // A failure is no growth: nothing of it can be drawn but its step.
+  const drawn = incident?.layer === 'process' ? null : incident;
+  return (
+    <MemoryChart
+      rank={of.rank}
+      data={own.data}
+      peers={kept}
+      unit={unit}
+      incident={drawn}
+      captures={of.captures}
+      limit={
+        found
+          ? { bytes: found.limit_bytes, name: 'the limit' }
+          : { bytes: deviceBytes(rank, device), name: 'the device' }
+      }
+      end={rank?.end ? rank.step : null}
+    />
+  );
+}

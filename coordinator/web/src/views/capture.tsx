@@ -1,0 +1,97 @@
+// One capture: what it holds, the incidents that rest on it, and what a terminal shows of it.
+
+import { link, look, numberIn, stepsIn } from '../address';
+import { useAnswer } from '../answers';
+import { paths, report } from '../api';
+import { besides } from '../captures';
+import { Section, Soft } from '../parts/basics';
+import { Manifest } from '../parts/capture_manifest';
+import { IncidentCard } from '../parts/incident_card';
+import { KeptIn } from '../parts/kept';
+import { Missing } from '../parts/missing';
+import { TerminalLines } from '../parts/terminal';
+import { linesOfCapture } from '../terminal';
+import { useTitle } from '../title';
+import type { Capture, Captures, Collectives, Incidents } from '../types';
+import { plural, unitOf, whole } from '../units';
+
+export function CaptureView({ id }: { id: string }) {
+  const { data: capture, error } = useAnswer<Capture>(paths.capture(id));
+  // Once a capture is closed, what its ranks did stays the same.
+  const isClosed = capture !== null && capture.state !== 'collecting';
+  const collectives = useAnswer<Collectives>(isClosed ? paths.collectives(id) : null, 0).data;
+  const job = capture?.job ?? null;
+  const incidents = useAnswer<Incidents>(job === null ? null : paths.incidents(job)).data;
+  const others = useAnswer<Captures>(job === null ? null : paths.captures(job)).data;
+  useTitle(capture ? sentence(capture) : id);
+  if (!capture) return <Missing view="capture" id={id} error={error} />;
+  const resting = incidents?.incidents.filter(of => of.capture_id === id) ?? [];
+  const { before, after } = besides(others?.captures ?? [], id);
+  return (
+    <>
+      <h1>{`Capture ${capture.id}`}</h1>
+      <p class="line-of-facts">
+        <span>
+          of job <a href={link('job', capture.job)}>{capture.job}</a>, attempt {capture.attempt}
+        </span>
+        <Besides before={before} after={after} />
+      </p>
+      <Manifest capture={capture} collectives={collectives} unit={unitOf(resting[0])} />
+      {isClosed ? <LinesOf capture={capture} first={resting[0]?.rank ?? null} unit={unitOf(resting[0])} /> : null}
+      <Section title="Incidents that rest on it">
+        {resting.map(of => (
+          <IncidentCard key={of.id} incident={of} rank={null} />
+        ))}
+        {resting.length === 0 ? <Soft>none</Soft> : null}
+      </Section>
+      <Section title="In a terminal">
+        <TerminalLines of={linesOfCapture(capture, before)} />
+      </Section>
+    </>
+  );
+}
+
+/** What a rank of the capture holds, by line; at first the rank that an incident is about. */
+function LinesOf({ capture, first, unit }: { capture: Capture; first: number | null; unit: string }) {
+  const held = capture.parts.filter(part => part.bytes > 0).map(part => part.rank);
+  const rank = numberIn('rank') ?? first ?? held[0] ?? null;
+  if (rank === null) return null;
+  const choose = (event: Event) => look({ rank: (event.currentTarget as HTMLSelectElement).value });
+  return (
+    <Section title={`What rank ${rank} holds, by line`}>
+      <label>
+        {'rank '}
+        <select value={String(rank)} onChange={choose}>
+          {held.map(number => (
+            <option value={String(number)}>{number}</option>
+          ))}
+        </select>
+      </label>
+      <KeptIn capture={capture} rank={rank} steps={stepsIn()} unit={unit} />
+    </Section>
+  );
+}
+
+const sentence = ({ aligned, ranks, step, job }: Capture): string =>
+  step
+    ? `Capture of ${whole(aligned)} of ${plural(ranks, 'rank')} of ${job} at step ${whole(step)}`
+    : `Capture of ${plural(ranks, 'rank')} of ${job}`;
+
+/** The neighbours in time. A report holds one capture alone. */
+function Besides({ before, after }: { before: Capture | null; after: Capture | null }) {
+  if (report) return null;
+  return (
+    <>
+      {before ? (
+        <a href={link('capture', before.id)} rel="prev" title="key [" aria-keyshortcuts="[">
+          ← capture before
+        </a>
+      ) : null}
+      {after ? (
+        <a href={link('capture', after.id)} rel="next" title="key ]" aria-keyshortcuts="]">
+          capture after →
+        </a>
+      ) : null}
+    </>
+  );
+}

@@ -1,0 +1,222 @@
+// One incident: first the answers (which rank, how long, which line, leak or just big, restart,
+// remedy), then the chart, the evidence, and all that belongs to it.
+//
+// Figures of the growth are of the last judged step. What a remedy saves and a restart gives back
+// is said with the step of the capture that it was counted in. What does not apply to the class of
+// the incident is left out.
+
+import type { ComponentChildren } from 'preact';
+import { useMemo } from 'preact/hooks';
+
+import { link, stepsIn } from '../address';
+import { useAnswer } from '../answers';
+import { origin, paths, report } from '../api';
+import { ActionTable } from '../parts/action_table';
+import { Age, Chip, Command, Facts, Section, Size, Soft, Time } from '../parts/basics';
+import { Manifest } from '../parts/capture_manifest';
+import { Evidence } from '../parts/evidence';
+import { Headline } from '../parts/incident_card';
+import { KeptInRange } from '../parts/kept';
+import { Missing } from '../parts/missing';
+import { RankChart } from '../parts/rank_chart';
+import { IncidentLink, SixAnswers, WithLinks } from '../parts/six_answers';
+import { SourceExcerpt } from '../parts/source_excerpt';
+import { Timeline } from '../parts/timeline';
+import { rankIn } from '../ranks';
+import type {
+  Actions,
+  Capture,
+  Captures,
+  Collectives,
+  Incident,
+  Incidents,
+  Rank,
+  Ranks,
+} from '../types';
+import { isKnown, plural, unitOf, whole } from '../units';
+import { growth, spaced } from '../words';
+
+export { Alternatives } from '../parts/evidence';
+
+export function IncidentView({ id }: { id: string }) {
+  const { data, error } = useAnswer<Incident>(paths.incident(id));
+  return data ? <Known incident={data} /> : <Missing view="incident" id={id} error={error} />;
+}
+
+function Known({ incident }: { incident: Incident }) {
+  const { job, attempt } = incident;
+  const ranks = useAnswer<Ranks>(paths.ranksNear(job, attempt, incident.rank)).data;
+  const incidents = useAnswer<Incidents>(paths.incidents(job)).data?.incidents ?? [];
+  const found = useAnswer<Captures>(paths.captures(job)).data;
+  const captures = useMemo(
+    () => (found?.captures ?? []).filter(of => of.attempt === attempt),
+    [found, attempt],
+  );
+  const related = relatedTo(incident, incidents);
+  const rank = rankIn(ranks, incident.rank);
+  const unit = unitOf(incident);
+  const steps = stepsIn();
+  // What a capture showed is of its step; all other figures are the newest.
+  const seen = incident.capture_step ? ` (at ${unit} ${whole(incident.capture_step)})` : '';
+  return (
+    <>
+      <Head incident={incident} rank={rank} related={related} />
+      <SixAnswers incident={incident} rank={rank} related={related} seen={seen} />
+      <RankChart
+        job={job}
+        attempt={attempt}
+        rank={incident.rank}
+        device={incident.names_device ? incident.device : null}
+        incident={incident}
+        captures={captures}
+        unit={unit}
+      />
+      {steps ? (
+        <KeptInRange job={job} rank={incident.rank} steps={steps} captures={captures} unit={unit} />
+      ) : null}
+      {report?.source && report.start[1] === incident.id ? <SourceExcerpt of={report.source} /> : null}
+      <Evidence incident={incident} unit={unit} seen={seen} />
+      <Figures of={incident} />
+      <Happened incident={incident} rank={rank} related={related} captures={captures} />
+      <CaptureOf incident={incident} />
+      <Commands of={incident} />
+    </>
+  );
+}
+
+/** Incidents that led to this one, or that it led to. */
+const relatedTo = ({ id, related_id: other }: Incident, incidents: Incident[]): Incident[] =>
+  incidents.filter(of => of.id === other || of.related_id === id);
+
+function Head({ incident, rank, related }: { incident: Incident; rank: Rank | null; related: Incident[] }) {
+  const { related_id: other, closed_reason: reason } = incident;
+  const ids = [...new Set([...(other ? [other] : []), ...related.map(of => of.id)])];
+  return (
+    <>
+      <p class="line-of-facts">
+        <Chip name={incident.state} />
+        <Chip name={incident.class} />
+        <span>
+          job <a href={link('job', incident.job)}>{incident.job}</a>
+        </span>
+        <span>
+          opened <Age at={incident.opened_wall_ns} />
+        </span>
+        {incident.stored ? null : <span class="soft">not on disk yet</span>}
+      </p>
+      <Headline incident={incident} rank={rank} />
+      {ids.map(id => (
+        <p class="related">
+          <b>{incident.layer === 'process' ? 'Before it: ' : 'It ended in: '}</b>
+          <IncidentLink id={id} /> {related.find(of => of.id === id)?.sentence}
+        </p>
+      ))}
+      {reason ? (
+        <p class="banner">
+          Closed: <WithLinks text={reason} ids={ids} />
+        </p>
+      ) : null}
+    </>
+  );
+}
+
+// --- the figures --------------------------------------------------------------
+
+/** Layers of conditions that hold, or happened; nothing grows in them. */
+const STEADY_LAYERS: Incident['layer'][] = ['process', 'progress', 'spread', 'retries', 'churn'];
+
+/** The figures of a growth, or when a failure happened. */
+function Figures({ of }: { of: Incident }) {
+  const unit = unitOf(of);
+  const at = (step: number) => `${unit} ${whole(step)}`;
+  const isGrowth = !STEADY_LAYERS.includes(of.layer);
+  const isFailure = of.layer === 'process';
+  const part = (name: string, bytes: number): [string, ComponentChildren] | null =>
+    bytes > 0 ? [name, <><Size of={bytes} />{`, at ${at(of.last_step)}`}</>] : null;
+  return (
+    <Section title={isGrowth ? 'Growth' : 'Figures'}>
+      <div class="columns">
+        <Facts
+          of={[
+            ...growth(of).map(([name, value]): [string, string] => [name, `${value}, at ${at(of.last_step)}`]),
+            isGrowth ? ['what grows', spaced(of.layer)] : null,
+            part('of it explained', of.explained_bytes),
+            part('not explained', of.unexplained_bytes),
+            of.restart.why ? ['a restart', of.restart.why] : null,
+          ]}
+        />
+        <Facts
+          of={[
+            [isFailure ? 'after' : 'began', at(of.onset_step)],
+            isFailure ? null : ['detected', at(of.detected_step)],
+            of.peers > 0 ? ['compared with', plural(of.peers, 'peer')] : null,
+            of.ranks > 1 ? ['grow alike', plural(of.ranks, 'rank')] : null,
+            ['opened', <Time at={of.opened_wall_ns} />],
+            of.closed_wall_ns ? ['closed', <Time at={of.closed_wall_ns} />] : null,
+          ]}
+        />
+      </div>
+    </Section>
+  );
+}
+
+// --- what belongs to it -------------------------------------------------------
+
+interface HappenedOf {
+  incident: Incident;
+  rank: Rank | null;
+  related: Incident[];
+  captures: Capture[];
+}
+
+function Happened({ incident, rank, related, captures }: HappenedOf) {
+  const all = useAnswer<Actions>(paths.actions).data?.actions ?? [];
+  const actions = all.filter(of => of.incident_id === incident.id);
+  const incidents = [incident, ...related];
+  return (
+    <>
+      <Section title="Timeline">
+        <Timeline
+          of={{ incidents, captures, ranks: rank ? [rank] : [], actions }}
+          unit={unitOf(incident)}
+        />
+      </Section>
+      {actions.length ? (
+        <Section title="Actions">
+          <ActionTable actions={actions} />
+        </Section>
+      ) : null}
+    </>
+  );
+}
+
+function CaptureOf({ incident }: { incident: Incident }) {
+  const { capture_id: id } = incident;
+  const { data: capture, error } = useAnswer<Capture>(id ? paths.capture(id) : null);
+  // The comparison of a closed capture does not change.
+  const isClosed = capture !== null && capture.state !== 'collecting';
+  const collectives = useAnswer<Collectives>(isClosed ? paths.collectives(capture.id) : null, 0).data;
+  if (!id) return null;
+  return (
+    <Section title="Capture">
+      {capture ? (
+        <Manifest capture={capture} collectives={collectives} unit={unitOf(incident)} />
+      ) : (
+        <Soft>{error ? `${id}: ${error.message}` : `asking for ${id}…`}</Soft>
+      )}
+    </Section>
+  );
+}
+
+function Commands({ of: { id, capture_id: capture, rank } }: { of: Incident }) {
+  const from = `--coordinator ${origin}`;
+  return (
+    <Section title="In a terminal">
+      <Command line={`memtape show ${id} ${from}`} />
+      <Command line={`memtape report ${id} ${from} -o ${id}.html`} />
+      {isKnown(capture) ? (
+        <Command line={`memtape export ${capture} --rank ${rank} ${from} -o rank${rank}.pickle`} />
+      ) : null}
+    </Section>
+  );
+}

@@ -1,0 +1,243 @@
+// What states, incidents, captures and decisions are called. Pure: no document, no request.
+
+import type { Action, Capture, Frame, Incident, Rank } from './types';
+import { bytes, isKnown, plural, unitOf, whole } from './units';
+
+// Symbol, tone and word of every state that the API names.
+const STATES: Record<string, [string, string, string]> = {
+  warming: ['◔', '', 'warming up'],
+  healthy: ['✓', 'good', 'healthy'],
+  watching: ['◉', 'warn', 'watching'],
+  growing: ['▲', 'bad', 'growing'],
+  incident: ['▲', 'bad', 'incident'],
+  ended: ['■', '', 'ended'],
+  failed: ['✕', 'bad', 'failed'],
+  unknown: ['?', 'warn', 'unknown'],
+  disconnected: ['?', 'warn', 'disconnected'],
+  silent: ['?', 'warn', 'silent'],
+  stalled: ['‖', 'warn', 'stalled'],
+  open: ['▲', 'bad', 'open'],
+  closed: ['✓', '', 'closed'],
+  complete: ['✓', 'good', 'complete'],
+  partial: ['◑', 'warn', 'partial'],
+  collecting: ['…', '', 'collecting'],
+  aligned: ['✓', 'good', 'aligned'],
+  late: ['↷', 'warn', 'late'],
+  behind: ['↶', 'warn', 'behind'],
+  dead: ['✕', 'bad', 'dead'],
+  no_tape: ['∅', 'bad', 'no tape'],
+  unreachable: ['?', 'bad', 'unreachable'],
+  awaited: ['…', '', 'awaited'],
+  exited: ['■', '', 'exited'],
+  killed: ['✕', 'bad', 'killed'],
+  oom_killed: ['✕', 'bad', 'killed for memory'],
+  connected: ['✓', 'good', 'connected'],
+  holds: ['✓', 'bad', 'holds'],
+  possible: ['?', 'warn', 'possible'],
+  ruled_out: ['✕', '', 'ruled out'],
+};
+
+/** Symbol, tone and word of a state; a name of a newer coordinator stays readable. */
+export const stateOf = (name: string): [string, string, string] =>
+  STATES[name] ?? ['·', '', spaced(name)];
+
+/** A name of the API as words. */
+export const spaced = (name: string): string => name.replaceAll('_', ' ');
+
+export const lineOf = (frame: Frame): string => `${frame.file}:${frame.line}`;
+
+/** A rank that ended otherwise than by itself, or that ran out of memory. */
+export const hasDied = (rank: Rank | null): boolean => Boolean(rank?.end) && (rank!.end !== 'exited' || oomsOf(rank!) > 0);
+
+export const oomsOf = (rank: Rank): number =>
+  rank.devices.reduce((sum, device) => sum + device.ooms, 0);
+
+const ENDS: Record<string, string> = {
+  exited: 'has exited',
+  failed: 'has exited with an error',
+  killed: 'was killed',
+  oom_killed: "was killed by the kernel's OOM killer",
+};
+
+/** How the process of a rank ended; null while it lives. */
+export function endOf(rank: Rank | null): string | null {
+  if (!rank?.end) return null;
+  const how = ENDS[rank.end] ?? 'has ended';
+  const ooms = oomsOf(rank);
+  const memory =
+    ooms > 0 ? `ran out of device memory (${plural(ooms, 'request')} failed) and ` : '';
+  const detail = rank.end !== 'exited' && rank.end_detail ? ` (${rank.end_detail})` : '';
+  return `Rank ${rank.rank} ${memory}${how} after ${unitOf(rank)} ${whole(rank.step)}${detail}`;
+}
+
+/** What the evidence of an incident is: reasons for its class, or what was seen of a failure. */
+export const evidenceTitle = (incident: Incident): string =>
+  incident.layer === 'process' ? 'What was seen' : 'Evidence for it';
+
+/** The device of an incident; none of the host's memory and of steps. */
+export const deviceOf = (incident: Incident): string =>
+  (incident.names_device ? `device ${incident.device}` : '');
+
+/** How much grows, in the unit of its layer: `[name, text]` for each fact. */
+export function growth(incident: Incident): [string, string][] {
+  const [soFar, count, unit] = [incident.grown_bytes, incident.grown_count, unitOf(incident)];
+  if (incident.paused_since_step != null) {
+    const grown = incident.layer === 'blocks' ? plural(count, 'tensor') : bytes(soFar);
+    return [
+      ['growth', `none since ${unit} ${whole(incident.paused_since_step)}`],
+      ['grown', grown],
+    ];
+  }
+  switch (incident.layer) {
+    case 'blocks':
+      return [
+        ['growth', `+${plural(incident.count_per_step, 'tensor')} a ${unit}`],
+        ['grown', plural(count, 'tensor')],
+      ];
+    case 'retries':
+    case 'churn':
+      return [['growth', `in ${whole(count)} of the last 64 ${unit}s`]];
+    case 'process':
+      return [];
+    case 'progress':
+      return count > 0 ? [['behind its peers', plural(count, 'step')]] : [];
+    case 'spread':
+      return [['above its peers', bytes(soFar)]];
+    default:
+      return [
+        ['growth', `${bytes(incident.bytes_per_step, true)} a ${unit}`],
+        ['grown', bytes(soFar)],
+      ];
+  }
+}
+
+// The least urgent first.
+const URGENCIES = ['notice', 'ticket', 'page'];
+
+/** Place of an incident's urgency; the higher, the more urgent. */
+export const urgencyRank = ({ urgency }: Incident): number => URGENCIES.indexOf(urgency);
+
+/** Decisions in a row that say the same. */
+export type Joined = Action & { times: number; first_wall_ns: number };
+
+/** A decision with its reason; `times` in a row. */
+export const decision = ({ decision: word, why, times }: Joined): string =>
+  `${times > 1 ? `${times} × ` : ''}${why || spaced(word)}`;
+
+/** By what an action is carried out. */
+export const hook = (kind: string): string =>
+  kind === 'none' ? 'no restart target is configured' : `by ${spaced(kind)}`;
+
+/** What came of a decision. */
+export function outcome(action: Action): string {
+  const proof = action.verdict ? `${action.verdict}: ${action.proof}` : '';
+  if (action.outcome) return [action.outcome, proof].filter(Boolean).join('; ');
+  return action.decision === 'nothing' ? 'nothing to do' : 'not known yet';
+}
+
+const SAME: (keyof Action)[] = [
+  'incident_id',
+  'job',
+  'node',
+  'attempt',
+  'kind',
+  'decision',
+  'dry_run',
+  'why',
+  'outcome',
+  'verdict',
+];
+
+/** Decisions, newest first, where neighbours that say the same are one with `times`. */
+export function joined(actions: Action[]): Joined[] {
+  const rows: Joined[] = [];
+  for (const action of actions) {
+    const last = rows.at(-1);
+    if (last && SAME.every(name => last[name] === action[name])) {
+      last.times += 1;
+      last.first_wall_ns = action.wall_ns;
+    } else {
+      rows.push({ ...action, times: 1, first_wall_ns: action.wall_ns });
+    }
+  }
+  return rows;
+}
+
+/** What caused a capture. */
+export const trigger = ({ trigger: name, trigger_rank: rank }: Capture): string =>
+  `${name === 'oom' ? 'out of memory' : spaced(name)}${isKnown(rank) ? ` of rank ${rank}` : ''}`;
+
+/** How an incident began. */
+function beginning(of: Incident): string {
+  const at = `${unitOf(of)} ${whole(of.onset_step)}`;
+  if (of.layer === 'progress' && of.scope === 'all_ranks')
+    return `the job stands still, rank ${of.rank} at ${at}`;
+  if (of.layer === 'process') return `${spaced(of.class)} on rank ${of.rank} after ${at}`;
+  return `growth on rank ${of.rank} detected, began at ${at}`;
+}
+
+/** Something that happened in an attempt; with the view that shows more of it. */
+export interface Event {
+  wall_ns: number;
+  step: number | null;
+  symbol: string;
+  text: string;
+  view?: string;
+  id?: string;
+}
+
+/** What an attempt consists of. */
+export interface History {
+  incidents: Incident[];
+  captures: Capture[];
+  ranks: Rank[];
+  actions: Action[];
+}
+
+/** Events of an attempt, newest first. */
+export function events({ incidents, captures, ranks, actions }: History): Event[] {
+  const found: Event[] = [];
+  for (const of of incidents) {
+    const at = { view: 'incident', id: of.id };
+    found.push({
+      ...at,
+      wall_ns: of.opened_wall_ns,
+      step: of.detected_step,
+      symbol: '▲',
+      text: beginning(of),
+    });
+    if (of.closed_wall_ns) {
+      found.push({
+        ...at,
+        wall_ns: of.closed_wall_ns,
+        step: of.last_step,
+        symbol: '✓',
+        text: `closed: ${of.closed_reason}`,
+      });
+    }
+  }
+  for (const of of captures) {
+    found.push({
+      view: 'capture',
+      id: of.id,
+      wall_ns: of.requested_wall_ns,
+      step: of.step,
+      symbol: '◎',
+      text: `capture, ${trigger(of)}: ${of.aligned} of ${of.ranks} ranks`,
+    });
+  }
+  for (const of of ranks) {
+    if (of.end) {
+      found.push({
+        wall_ns: of.step_wall_ns,
+        step: of.step,
+        symbol: hasDied(of) ? '✕' : '■',
+        text: endOf(of) ?? '',
+      });
+    }
+  }
+  for (const of of joined(actions)) {
+    found.push({ wall_ns: of.wall_ns, step: null, symbol: '↻', text: decision(of) });
+  }
+  return found.sort((a, b) => b.wall_ns - a.wall_ns);
+}

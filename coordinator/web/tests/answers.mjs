@@ -1,0 +1,273 @@
+// Made-up answers of the API, with all fields that the page reads: incidents, captures, jobs, nodes.
+// Each function makes one thing, with other fields where they are given.
+
+import { ago, CAPTURE_STEP, GIB, GROWTH, LAST_STEP, LEAKING, MIB, ONSET } from './ranks.mjs';
+
+export * from './ranks.mjs';
+
+export const frame = (file, line, name) => ({ file, line, function: name });
+export const CULPRIT = frame('/app/training/metrics/accumulate_predictions.py', 123, 'train_step');
+const STACK = [
+  frame('/usr/lib/python3.11/site-packages/torch/nn/functional.py', 3952, 'mse_loss'),
+  CULPRIT,
+  frame('/app/train.py', 157, 'main'),
+];
+
+// --- captures -----------------------------------------------------------------
+
+const part = number => ({
+  capture: '',
+  hash: null,
+  tape_id: `tape-${number}`,
+  rank: number,
+  node: `node-${number < 4 ? 'a' : 'b'}`,
+  outcome: number === 6 ? 'unreachable' : 'aligned',
+  step: CAPTURE_STEP,
+  wall_ns: ago(900) + number * 410_000,
+  wall_error_ns: 12_000,
+  dead: false,
+  before_step: 64,
+  bytes: number === 6 ? 0 : 118_000,
+  detail: number === 6 ? 'its agent did not answer in 30 s' : '',
+});
+
+export const capture = (job, of) => ({
+  id: `cap-${job}`,
+  job,
+  attempt: 0,
+  trigger: 'growth',
+  trigger_rank: LEAKING,
+  step: CAPTURE_STEP,
+  before_step: 64,
+  requested_wall_ns: ago(900),
+  closed_wall_ns: ago(898),
+  state: 'partial',
+  ranks: 8,
+  aligned: 7,
+  missing: [{ rank: 6, outcome: 'unreachable', detail: 'its agent did not answer in 30 s' }],
+  parts: Array.from({ length: 8 }, (_, number) => part(number)),
+  parts_left_out: false,
+  ...of,
+});
+
+/** What a rank allocated from one step to another and had in a capture. */
+export function kept(capture, number, from, to) {
+  const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
+  const steps = Math.max(0, Math.min(to ?? Infinity, capture.step) - Math.max(from ?? 1, ONSET) + 1);
+  const own = number === LEAKING ? steps * GROWTH : 0;
+  const stacks = [
+    { device: null, frames: [0, 1, 2], bytes: own, blocks: own / GROWTH, peer_bytes: 0 },
+    { device: null, frames: [0, 3], bytes: 3 * MIB, blocks: 12, peer_bytes: 2.5 * MIB },
+    { device: null, frames: [], bytes: MIB, blocks: 2, peer_bytes: MIB },
+  ];
+  const line = (of, frame, first_step) => ({ frame, ...of, frames: undefined, first_step, last_step: first_step && capture.step });
+  return {
+    capture: capture.id,
+    job: capture.job,
+    attempt: capture.attempt,
+    rank: number,
+    step: capture.step,
+    clock: 'steps',
+    from,
+    to,
+    bytes: own + 4 * MIB,
+    blocks: stacks.reduce((sum, of) => sum + of.blocks, 0),
+    unrecorded_bytes: 0,
+    peers: [0, 1, 3, 4, 5, 7].filter(peer => peer !== number),
+    peers_left_out: 0,
+    missing_peers: [{ rank: 6, why: 'its agent did not answer in 30 s' }],
+    peer_bytes: 3.5 * MIB,
+    lines: [
+      line(stacks[0], CULPRIT, Math.max(from ?? 1, ONSET)),
+      line(stacks[1], frames[3], from ?? 1),
+      line(stacks[2], frame('', 0, ''), null),
+    ],
+    other_lines: { count: 0, bytes: 0, blocks: 0 },
+    frames,
+    stacks,
+    other_stacks: { count: 0, bytes: 0, blocks: 0 },
+  };
+}
+
+// --- incidents ----------------------------------------------------------------
+
+export const incident = (job, of) => ({
+  id: `inc-${job}`,
+  job,
+  attempt: 0,
+  rank: LEAKING,
+  device: 0,
+  names_device: true,
+  scope: 'one_rank',
+  layer: 'allocated',
+  class: 'leak',
+  state: 'open',
+  clock: 'steps',
+  culprit: CULPRIT,
+  sentence:
+    'rank 2 keeps 27.5 MiB more each step, allocated at accumulate_predictions.py:123 in train_step; its 7 peers are flat; out of memory in about 1,000 steps',
+  stack: STACK,
+  onset_step: ONSET,
+  detected_step: 128,
+  last_step: LAST_STEP,
+  paused_since_step: null,
+  bytes_per_step: GROWTH,
+  count_per_step: 0,
+  grown_bytes: 687 * GROWTH,
+  grown_count: 0,
+  explained_ratio: 0.98,
+  explained_bytes: 36 * GROWTH,
+  unexplained_bytes: 0.4 * MIB,
+  allocation_steps: 36,
+  steps_to_oom: 1010,
+  steps_to_oom_p10: 930,
+  steps_to_oom_p90: 1190,
+  seconds_to_oom: 5050,
+  peers: 7,
+  ranks: 1,
+  evidence: [
+    'blocks of 36 different steps are alive under this line',
+    'none of them was freed',
+    'its 7 peers keep nothing there',
+  ],
+  against: ['requested sizes are not recorded'],
+  advice: 'keep numbers, not tensors: append loss.item() instead of loss',
+  confidence: 0.98,
+  urgency: 'page',
+  remedy: { cause: 'tensors_kept', is_guess: false, saves_bytes: 990 * MIB },
+  restart: {
+    helps: true,
+    freed_bytes: 990 * MIB,
+    lasts_steps: 687,
+    ends_after_steps: 1700,
+    why: 'a restart from the last checkpoint frees what was kept',
+  },
+  alternatives: [
+    { class: 'imbalance', standing: 'possible', evidence: ['only one rank grows'], against: ['the blocks outlive their steps'] },
+    { class: 'fragmentation', standing: 'ruled_out', evidence: [], against: ['reserved memory grows no faster than allocated'] },
+  ],
+  age_profile: 'steady',
+  age_buckets: Array.from({ length: 9 }, (_, i) => ({
+    first_step: ONSET + i * 4,
+    last_step: ONSET + 3 + i * 4,
+    bytes: 4 * GROWTH,
+    blocks: 4,
+  })),
+  suspects: [
+    { frame: CULPRIT, stack: [CULPRIT], stacks: 1, grown_bytes: 990 * MIB, peer_bytes: 0, blocks: 36, allocation_steps: 36 },
+    { frame: frame('/app/train.py', 88, 'forward'), stack: [], stacks: 2, grown_bytes: 3 * MIB, peer_bytes: 2.5 * MIB, blocks: 12, allocation_steps: 2 },
+  ],
+  capture_id: `cap-${job}`,
+  capture_step: CAPTURE_STEP,
+  related_id: null,
+  stored: true,
+  opened_wall_ns: ago(1000),
+  updated_wall_ns: ago(1),
+  closed_wall_ns: null,
+  closed_reason: '',
+  ...of,
+});
+
+// --- jobs, nodes, decisions, lines --------------------------------------------
+
+export const job = (name, of) => ({
+  job: name,
+  attempt: 0,
+  attempt_ordinal: 1,
+  attempts: 1,
+  namespace: '',
+  owner_uid: null,
+  world_size: 8,
+  ranks_alive: 8,
+  ranks: 8,
+  clock: 'steps',
+  step_min: 799,
+  step_max: LAST_STEP,
+  total_steps: null,
+  state: 'incident',
+  class: 'leak',
+  started_wall_ns: ago(4000),
+  ended_wall_ns: null,
+  ends_at_wall_ns: null,
+  incidents_open: 1,
+  nodes: ['node-a', 'node-b'],
+  ...of,
+});
+
+const gpu = index => ({
+  uuid: `GPU-${index}`,
+  index,
+  total_bytes: 80 * GIB,
+  used_bytes: (30 + 12 * index) * GIB,
+  free_bytes: (50 - 12 * index) * GIB,
+  processes: 1,
+  ranks: 1,
+});
+
+export const node = (name, of) => ({
+  node: name,
+  connected: true,
+  version: '0.2.0',
+  last_report_wall_ns: ago(1),
+  gpus: [0, 1, 2, 3].map(gpu),
+  host: {
+    memory_total_bytes: 512 * GIB,
+    memory_available_bytes: 401 * GIB,
+    cgroup_bytes: 0.2 * GIB,
+    cgroup_limit_bytes: GIB,
+    nvml_missing: '',
+  },
+  ...of,
+});
+
+export const action = of => ({
+  id: 'act',
+  incident_id: 'inc-train-7b',
+  job: 'train-7b',
+  node: '',
+  attempt: 0,
+  kind: 'none',
+  decision: 'nothing',
+  dry_run: true,
+  why: 'did nothing: out of memory is more than 10 min away',
+  wall_ns: ago(60),
+  outcome: '',
+  verdict: '',
+  proof: '',
+  checkpoint: '',
+  saved_seconds: null,
+  steps_lost: null,
+  ...of,
+});
+
+const line = (frames, bytes, of) => ({
+  frames,
+  ranks: 8,
+  median_bytes: bytes,
+  holders: [{ rank: LEAKING, device: 0, bytes, blocks: 12, oldest_step: 1, growth_bytes_per_step: 0, ...of }],
+});
+
+export const lines = job => ({
+  job,
+  attempt: 0,
+  clock: 'steps',
+  ranks: 8,
+  missing: '',
+  lines: [
+    line([CULPRIT], 18 * GIB, { blocks: 687, oldest_step: ONSET, growth_bytes_per_step: GROWTH }),
+    line([frame('/app/train.py', 88, 'forward'), frame('/app/train.py', 90, 'forward')], 9 * GIB, {}),
+    line([], 2 * GIB, {}),
+  ],
+  lines_left_out: 40,
+  other_blocks: 900,
+  other_bytes: 3 * GIB,
+});
+
+export const collectives = {
+  sentences: ['rank 2 has not entered allreduce 4,711 of group dp, which 7 ranks have entered'],
+  groups: [{ name: '0', desc: 'dp', ranks: [0, 1, 2, 3, 4, 5, 6, 7], furthest: 4711, sentence: 'rank 2 is behind' }],
+  ranks: [],
+  uncompared: 0,
+  unknown: [{ why: 'PyTorch has no flight recorder', ranks: [0, 1] }],
+  waiting_uncompared: [],
+};

@@ -1,0 +1,137 @@
+// Every view at three widths, light and dark, and on paper; with hostile names; and how large the
+// page is.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { gzipSync } from 'node:zlib';
+
+import { cut, frames, launch, nameless, noBrowser, none, open, resize, show, violations } from './browser.mjs';
+import { HOSTILE, HOSTILE_JOB } from './hostile.mjs';
+import { MadeUp } from './made_up.mjs';
+
+// A4 with the margins that browsers print with.
+const PAPER = { width: 718, height: 1047 };
+const HOSTILE_PATH = encodeURIComponent(HOSTILE_JOB);
+
+const VIEWS = {
+  home: '#/',
+  'home, filtered': '#/jobs?filter=nosuchjob',
+  actions: '#/actions',
+  nodes: '#/nodes',
+  job: '#/job/train-7b',
+  'job with a rectangle': '#/job/train-7b?rank=2&ranks=1-3&steps=100-400&account=host&against=growth',
+  incident: '#/incident/inc-train-7b',
+  'incident with steps': '#/incident/inc-train-7b?steps=120-149',
+  'incident of a death': '#/incident/inc-death',
+  'incident of the host, closed': '#/incident/inc-host',
+  capture: '#/capture/cap-train-7b',
+  'unknown incident': '#/incident/inc-nosuch',
+  'unknown job': '#/job/nosuch',
+  'unknown capture': '#/capture/cap-nosuch',
+};
+const HOSTILE_VIEWS = {
+  'hostile home': '#/',
+  'hostile actions': '#/actions',
+  'hostile nodes': '#/nodes',
+  'hostile job': `#/job/${HOSTILE_PATH}?steps=100-149&rank=2`,
+  'hostile incident': '#/incident/inc-hostile?steps=100-149',
+  'hostile capture': '#/capture/cap-hostile',
+  'hostile id': `#/incident/${encodeURIComponent(HOSTILE.html + HOSTILE.lines + HOSTILE.long)}`,
+};
+
+let [made, browser, seen] = [];
+before(async () => {
+  if (noBrowser) return;
+  made = await MadeUp.start();
+  browser = await launch();
+  seen = await open(browser, made.address);
+});
+after(async () => {
+  await browser?.close();
+  await made?.close();
+});
+
+/** All that must hold of a view. Rows are cards on the narrow screen, and colours go with the theme:
+ * axe-core sees each once. */
+const LOOKS = [
+  { width: 360, theme: 'light', hasAxe: true },
+  { width: 1280, theme: 'dark', hasAxe: true },
+  { width: 2560, theme: 'light', hasAxe: false },
+];
+
+async function look(path) {
+  const { page, mistakes } = seen;
+  mistakes.length = 0;
+  await page.emulateMedia({ media: 'screen', colorScheme: 'light' });
+  await page.setViewportSize({ width: 360, height: 800 });
+  await show(page, made.address, path);
+  for (const { width, theme, hasAxe } of LOOKS) {
+    await resize(page, width);
+    await page.emulateMedia({ colorScheme: theme });
+    await frames(page);
+    const found = hasAxe ? await violations(page) : [];
+    none(`${path} at ${width}, ${theme}`, await cut(page), await nameless(page), found, mistakes);
+  }
+}
+
+describe('views', { skip: noBrowser }, () => {
+  for (const [name, path] of Object.entries(VIEWS)) {
+    test(`${name}: fits, has names, and axe-core finds nothing`, () => look(path));
+  }
+});
+
+describe('hostile names', { skip: noBrowser }, () => {
+  for (const [name, path] of Object.entries(HOSTILE_VIEWS)) {
+    test(`${name}: names are text, and fit`, async () => {
+      await look(path);
+      const found = await seen.page.evaluate(() => ({
+        hurt: document.hurt ?? null,
+        made: document.querySelectorAll('#page img, #page script, #page #hurt, #page iframe').length,
+        isSaid: document.querySelector('main').textContent.includes('<img src=x onerror='),
+        title: document.title,
+      }));
+      assert.deepEqual([found.hurt, found.made, found.isSaid], [null, 0, true]);
+      assert.ok(found.title.length < 11_000);
+    });
+  }
+
+  test('the palette and its commands', async () => {
+    const { page, mistakes } = seen;
+    await show(page, made.address, '#/incident/inc-hostile');
+    await page.keyboard.press('Control+k');
+    await page.getByRole('option').first().waitFor();
+    assert.equal(await page.locator('dialog img, dialog script, dialog #hurt').count(), 0);
+    await resize(page, 360);
+    none('the palette', await cut(page), await violations(page), mistakes);
+    await page.keyboard.press('Escape');
+  });
+});
+
+describe('on paper', { skip: noBrowser }, () => {
+  for (const name of ['home', 'job', 'incident with steps', 'incident of a death', 'capture', 'nodes', 'actions']) {
+    test(`${name}: nothing is cut on A4`, async () => {
+      const { page } = seen;
+      await page.emulateMedia({ media: 'screen', colorScheme: 'dark' });
+      await page.setViewportSize({ width: 1280, height: 800 });
+      await show(page, made.address, VIEWS[name]);
+      const pdf = await page.pdf({ format: 'A4', margin: { top: '1cm', bottom: '1cm', left: '1cm', right: '1cm' } });
+      assert.ok(pdf.length > 5_000);
+      await page.emulateMedia({ media: 'print' });
+      await page.setViewportSize(PAPER);
+      none(name, await cut(page, true));
+      const { back, scheme } = await page.evaluate(() => ({
+        back: getComputedStyle(document.body).backgroundColor,
+        scheme: getComputedStyle(document.documentElement).colorScheme,
+      }));
+      assert.deepEqual([back, scheme], ['rgb(255, 255, 255)', 'light'], 'paper is white');
+    });
+  }
+});
+
+describe('size', { skip: noBrowser }, () => {
+  test('what a browser loads is at most 150 KiB, compressed', () => {
+    const sizes = ['index.html', 'app.js', 'app.css'].map(name => gzipSync(made.files[name]).length);
+    const sum = sizes.reduce((total, size) => total + size, 0);
+    assert.ok(sum <= 150 * 1024, `${sum} bytes: ${sizes}`);
+  });
+});

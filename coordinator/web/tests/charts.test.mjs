@@ -1,0 +1,286 @@
+// What charts are made of: the tree of the flame graph, the grid of the heat map, the levels of the
+// peers; and the contrasts of the colours in both themes.
+
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { account, area, DEVICE_BYTES, GIB, rank } from './answers.mjs';
+import { fileOf, modules } from './bundle.mjs';
+
+const found = await modules(['charts/budgets', 'charts/flame', 'charts/heat', 'charts/levels']);
+const { 'charts/budgets': budgets, 'charts/flame': flame, 'charts/heat': heat, 'charts/levels': levels } = found;
+
+/** Numbers below `most`, the same in every run. */
+function numbers(seed) {
+  let state = seed;
+  return most => {
+    state = (Math.imul(state, 1103515245) + 12345) >>> 0;
+    return Math.floor((state / 2 ** 32) * most);
+  };
+}
+
+// --- the flame graph ----------------------------------------------------------
+
+/** Stacks with shared beginnings, recursion, and some that are empty or the same. */
+function stacksOf(seed) {
+  const next = numbers(seed);
+  return Array.from({ length: next(60) }, () => ({
+    frames: Array.from({ length: next(12) }, () => next(4)),
+    bytes: next(3) ? next(10_000) : 0,
+    blocks: next(20),
+    peer_bytes: next(2) ? next(10_000) : 0,
+  }));
+}
+
+const flamesOf = root => [root, ...root.children.flatMap(flamesOf)];
+const sum = (all, value) => all.reduce((total, of) => total + value(of), 0);
+
+test('the bytes of a flame are those of the stacks through it, at every level', () => {
+  for (let seed = 1; seed <= 60; seed += 1) {
+    const stacks = stacksOf(seed);
+    const root = flame.flames(stacks);
+    for (const at of flamesOf(root)) {
+      const path = flame.pathOf(at);
+      const through = stacks.filter(of => path.every((frame, i) => of.frames[i] === frame));
+      const ending = through.filter(of => of.frames.length === path.length);
+      assert.equal(at.bytes, sum(through, of => of.bytes));
+      assert.equal(at.blocks, sum(through, of => of.blocks));
+      assert.equal(at.peerBytes, sum(through, of => of.peer_bytes));
+      assert.equal(at.bytes, sum(at.children, of => of.bytes) + sum(ending, of => of.bytes));
+      assert.equal(at.depth, path.length);
+    }
+  }
+});
+
+test('every stack is found again, and a path that is none leads to the nearest flame', () => {
+  for (let seed = 1; seed <= 60; seed += 1) {
+    const stacks = stacksOf(seed);
+    const root = flame.flames(stacks);
+    for (const { frames } of stacks) {
+      assert.deepEqual(flame.pathOf(flame.flameAt(root, frames)), frames);
+      assert.deepEqual(flame.pathOf(flame.flameAt(root, [...frames, 99])), frames);
+    }
+  }
+});
+
+test('flames stand below their parents, beside each other, the widest first', () => {
+  for (let seed = 1; seed <= 60; seed += 1) {
+    const root = flame.flames(stacksOf(seed));
+    for (const focus of [root, ...root.children]) {
+      const all = flame.placed(focus);
+      const place = new Map(all.map(of => [of.flame, of]));
+      for (const { flame: at, from, to } of all) {
+        assert.ok(from >= 0 && to <= 1 + 1e-9 && from <= to, `${from} to ${to}`);
+        const above = at.parent && place.get(at.parent);
+        if (above) assert.ok(from >= above.from - 1e-9 && to <= above.to + 1e-9, 'within its parent');
+        const beside = at.children.map(child => place.get(child)).filter(Boolean);
+        beside.forEach((of, i) => {
+          if (i) assert.ok(of.from >= beside[i - 1].to - 1e-9, 'over its neighbour');
+          if (i) assert.ok(of.to - of.from <= beside[i - 1].to - beside[i - 1].from + 1e-9, 'sorted');
+        });
+      }
+      assert.deepEqual([place.get(focus).from, place.get(focus).to], [0, 1]);
+    }
+  }
+});
+
+test('the flames of no stack are one without bytes', () => {
+  const root = flame.flames([]);
+  assert.deepEqual([root.bytes, root.children], [0, []]);
+  assert.equal(flame.placed(root).length, 1);
+});
+
+// --- the heat map -------------------------------------------------------------
+
+/** A grid with these rows, of as many steps as columns unless others are named. */
+function gridOf(cells, of = {}) {
+  const columns = cells[0].length;
+  const known = column => cells.map(row => row[column]).filter(value => value !== null);
+  const medians = Array.from({ length: columns }, (_, at) => {
+    const sorted = known(at).sort((a, b) => a - b);
+    return sorted.length ? sorted[Math.floor((sorted.length - 1) / 2)] : null;
+  });
+  const rows = cells.map((_, rank) => ({ first: rank, last: rank }));
+  return { rows, first: 1, last: columns, columns, cells, medians, ...of };
+}
+
+test('the heat map shows growth, and what the peers do not share', () => {
+  const grid = gridOf([
+    [10, 20, 30],
+    [10, 20, 30],
+    [10, 20, 90],
+    [null, null, null],
+  ]);
+  assert.deepEqual(heat.against(grid, 'growth')[2], [0, 10, 80]);
+  assert.deepEqual(heat.against(grid, 'peers'), [
+    [0, 0, 0],
+    [0, 0, 0],
+    [0, 0, 60],
+    [null, null, null],
+  ]);
+  assert.deepEqual(heat.against(grid, 'level'), grid.cells);
+});
+
+test('the grid of an answer has its values and its steps', () => {
+  const answer = area('j', { steps: [101, 900] });
+  const grid = heat.gridOf(answer);
+  assert.deepEqual([grid.first, grid.columns, grid.rows.length], [101, answer.medians.length, 8]);
+  assert.equal(grid.last, 100 + grid.columns * answer.steps_per_column);
+  assert.equal(grid.cells[2][5], answer.base + answer.scale * answer.rows[2].cells[5]);
+  assert.deepEqual(heat.gaps(grid.cells[7]), [[0, 9]]);
+  assert.equal(heat.gridOf(area('j', { account: 'workers' })), null, 'of which nothing is known');
+});
+
+test('the columns have every step exactly once', () => {
+  const next = numbers(7);
+  for (let i = 0; i < 300; i += 1) {
+    const first = next(2) ? 1 : next(1_000_000);
+    const steps = 1 + next(3000);
+    const columns = 1 + next(Math.min(steps, 512));
+    const grid = gridOf([new Array(columns).fill(0)], { first, last: first + steps - 1 });
+    let expected = first;
+    for (let column = 0; column < columns; column += 1) {
+      const { from, to } = heat.stepsOf(grid, column);
+      assert.equal(from, expected, `column ${column} of ${columns}, ${steps} steps`);
+      assert.ok(to >= from);
+      expected = to + 1;
+    }
+    assert.equal(expected, first + steps);
+  }
+});
+
+test('gaps are exactly the columns without data', () => {
+  const next = numbers(3);
+  for (let i = 0; i < 100; i += 1) {
+    const row = Array.from({ length: next(30) }, () => (next(2) ? null : next(9)));
+    const inGaps = new Set();
+    for (const [from, to] of heat.gaps(row)) {
+      assert.ok(to > from);
+      assert.ok(row[from - 1] !== null && row[to] !== null, 'a gap is as long as it can be');
+      for (let at = from; at < to; at += 1) inGaps.add(at);
+    }
+    row.forEach((value, at) => assert.equal(inGaps.has(at), value === null));
+  }
+});
+
+// --- the levels of a rank and of its peers --------------------------------------
+
+const seriesOf = (steps, level) => ({
+  steps,
+  step_min_bytes: steps.map(level),
+  peak_bytes: steps.map(step => level(step) + 1),
+  reserved_bytes: steps.map(step => level(step) + 2),
+});
+
+test('levels of the peers are those of the point that stands for the step', () => {
+  const band = levels.peersAt([1, 5, 10, 20], [
+    seriesOf([1, 10, 20], step => step),
+    seriesOf([5, 10], step => step * 3),
+    seriesOf([], step => step),
+    null,
+  ]);
+  assert.deepEqual(band.low, [1, 10, 10, 20]);
+  assert.deepEqual(band.high, [15, 15, 30, 20]);
+  assert.deepEqual(levels.peersAt([1, 2], []).median, [null, null]);
+});
+
+test('the median of the peers lies between the lowest and the highest', () => {
+  for (let seed = 1; seed <= 40; seed += 1) {
+    const next = numbers(seed);
+    const stepsOf = () => [...new Set(Array.from({ length: 20 }, () => 1 + next(50)))].sort((a, b) => a - b);
+    const all = Array.from({ length: next(9) }, () => seriesOf(stepsOf(), () => next(1000)));
+    const { low, median, high } = levels.peersAt(stepsOf(), all);
+    low.forEach((_, i) => {
+      assert.equal(low[i] === null, high[i] === null);
+      if (low[i] !== null) assert.ok(low[i] <= median[i] && median[i] <= high[i]);
+    });
+  }
+});
+
+test('an account has its own level, with its lowest values where they differ', () => {
+  const device = levels.levelsOf(seriesOf([1, 2], step => step * 2 ** 30));
+  assert.deepEqual(device.levels.map(level => level.name), ['reserved', 'peak', 'minimum']);
+  assert.equal(device.words(2 ** 30), '1 GiB');
+  const host = levels.levelsOf(account(2, 'host'));
+  assert.deepEqual(host.levels.map(level => level.name), ['lowest', 'highest']);
+  const time = levels.levelsOf(account(2, 'step_time'));
+  assert.equal(time.words(8.25e6), '8.25 ms');
+  const flat = account(2, 'blocks');
+  flat.account.lowest = flat.account.highest;
+  assert.deepEqual(levels.levelsOf(flat).levels.map(level => level.name), ['live blocks']);
+  assert.equal(levels.levelsOf(flat).words(1234), '1,234');
+});
+
+// --- budgets ------------------------------------------------------------------
+
+test('the parts of a budget are what there is, and unknown ones are named', () => {
+  const [device, host] = budgets.budgetsOf(rank(2, {}));
+  for (const of of [device, host]) assert.equal(of.sum, sum(of.parts, part => part.bytes));
+  assert.deepEqual([device.sum, device.size], [DEVICE_BYTES, DEVICE_BYTES]);
+  assert.deepEqual([host.sum, host.size, host.used], [64 * GIB, 64 * GIB, 20 * GIB]);
+  assert.deepEqual([device.unknown, host.unknown], [['other code'], ['files']]);
+  assert.equal(device.used, DEVICE_BYTES - sum(device.parts.filter(part => /free|unaccounted/.test(part.name)), part => part.bytes));
+  assert.deepEqual(device.parts.map(part => part.name).slice(-2), ['unaccounted', 'free']);
+  assert.equal(budgets.budgetsOf(rank(7, {})).length, 1, 'of the host of rank 7 nothing is known');
+});
+
+// --- colours ------------------------------------------------------------------
+
+/** The colours of the style sheet, by theme. */
+async function palette() {
+  const sheet = await fileOf('src/style.css');
+  const themes = { light: {}, dark: {} };
+  for (const [, name, light, dark] of sheet.matchAll(/--([a-z0-9-]+): light-dark\((#\w{6}), (#\w{6})\);/g)) {
+    themes.light[name] = light;
+    themes.dark[name] = dark;
+  }
+  return themes;
+}
+
+function contrast(one, other) {
+  const luminance = colour =>
+    [1, 3, 5]
+      .map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
+      .map(value => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+      .reduce((total, value, i) => total + value * [0.2126, 0.7152, 0.0722][i], 0);
+  const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (light + 0.05) / (dark + 0.05);
+}
+
+const TEXTS = ['text', 'soft', 'link', 'bad', 'warn', 'good', 'onset', 'mark'];
+const ON_STATES = ['bad bad-back', 'warn warn-back', 'good good-back', 'text bad-back', 'text warn-back', 'link bad-back', 'link warn-back'];
+const TONES = [0, 1, 2, 3, 4, 5].map(tone => `tone-${tone}`);
+
+test('text and lines have contrast in both themes', async () => {
+  const pairs = [
+    ...TEXTS.flatMap(name => [[name, 'back', 4.5], [name, 'panel', 4.5]]),
+    ...ON_STATES.map(pair => [...pair.split(' '), 4.5]),
+    ...TONES.map(tone => ['text', tone, 4.5]),
+    ...['step-min', 'peak', 'reserved'].map(name => [name, 'back', 3]),
+  ];
+  for (const [theme, colours] of Object.entries(await palette())) {
+    for (const [name, ground, least] of pairs) {
+      const seen = contrast(colours[name], colours[ground]);
+      assert.ok(seen >= least, `${theme}: ${name} on ${ground} is ${seen.toFixed(2)}`);
+    }
+    // A healthy row is calm: nearer to the page than to the colour of growth.
+    assert.ok(contrast(colours['heat-calm'], colours.back) < 1.3, theme);
+    assert.ok(contrast(colours['heat-more'], colours['heat-calm']) > 3, theme);
+  }
+});
+
+test('names have contrast on the flames that differ most from the peers', async () => {
+  const source = await fileOf('src/charts/flame_graph.tsx');
+  const share = Number(/DIFFERENCE_MAX = ([\d.]+)/.exec(source)[1]);
+  const mixed = (from, to) =>
+    [1, 3, 5]
+      .map(at => [parseInt(from.slice(at, at + 2), 16), parseInt(to.slice(at, at + 2), 16)])
+      .map(([low, high]) => Math.round(low + (high - low) * share).toString(16).padStart(2, '0'))
+      .reduce((text, part) => text + part, '#');
+  for (const [theme, colours] of Object.entries(await palette())) {
+    for (const end of ['heat-more', 'heat-less']) {
+      const seen = contrast(colours.text, mixed(colours['heat-calm'], colours[end]));
+      assert.ok(seen >= 4.5, `${theme}, ${end}: ${seen.toFixed(2)}`);
+    }
+  }
+});

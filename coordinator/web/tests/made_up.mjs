@@ -1,0 +1,272 @@
+// Serves the page with made-up answers: a job of eight ranks of which one leaks, one whose leaking
+// rank has died, a healthy one, and one whose names are hostile.
+//
+//     node tests/made_up.mjs [PORT]
+//
+// Prints the address. Tests change answers while the page is open, refuse a browser that is not
+// signed in, and count requests.
+
+import { createServer } from 'node:http';
+import { fileURLToPath } from 'node:url';
+
+import { account, action, ago, area, capture, collectives, incident, job, kept, lines, node, rank, series } from './answers.mjs';
+import { page } from './bundle.mjs';
+import { HOSTILE, HOSTILE_JOB, hostile } from './hostile.mjs';
+
+const TYPES = { html: 'text/html', js: 'text/javascript', css: 'text/css', svg: 'image/svg+xml' };
+// As the coordinator says it.
+const POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const JOBS = [
+  job('train-7b', {}),
+  job('died', { ranks_alive: 7 }),
+  job('eval', { state: 'healthy', class: null, incidents_open: 0 }),
+  job(HOSTILE_JOB, { nodes: [HOSTILE.long, HOSTILE.html] }),
+];
+
+const DEATH = incident('died', {
+  id: 'inc-death',
+  class: 'out_of_memory',
+  layer: 'process',
+  urgency: 'page',
+  sentence: 'rank 2 ran out of device memory and was killed after step 800',
+  related_id: 'inc-died',
+  steps_to_oom: null,
+  age_buckets: [],
+  suspects: [],
+  alternatives: [],
+});
+
+const INCIDENTS = [
+  incident('train-7b', {}),
+  incident('died', {
+    urgency: 'notice',
+    confidence: 0.61,
+    remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },
+  }),
+  DEATH,
+  incident('train-7b', {
+    id: 'inc-closed',
+    state: 'closed',
+    rank: 5,
+    class: 'imbalance',
+    urgency: 'notice',
+    sentence: 'rank 5 keeps 3 MiB more each step',
+    culprit: null,
+    closed_wall_ns: ago(5000),
+    closed_reason: 'no growth over 256 steps',
+  }),
+  incident('eval', {
+    id: 'inc-host',
+    state: 'closed',
+    class: 'host',
+    layer: 'host',
+    names_device: false,
+    culprit: null,
+    stack: [],
+    suspects: [],
+    age_buckets: [],
+    capture_id: null,
+    capture_step: null,
+    closed_wall_ns: ago(2000),
+    closed_reason: 'the job ended',
+    sentence: 'rank 2 keeps 8 MiB more of host memory each step',
+  }),
+  hostile.incident,
+];
+
+const CAPTURES = [
+  capture('train-7b', {}),
+  capture('train-7b', { id: 'cap-later', trigger: 'manual', trigger_rank: null, step: 600, requested_wall_ns: ago(300), closed_wall_ns: ago(299) }),
+  capture('died', { trigger: 'oom' }),
+  hostile.capture,
+];
+
+const ACTIONS = [
+  action({}),
+  action({ wall_ns: ago(120) }),
+  action({
+    decision: 'would restart',
+    wall_ns: ago(600),
+    why: 'would restart: leak (inc-train-7b), out of memory in 10 min',
+    outcome: 'not run: dry run',
+    kind: 'command',
+  }),
+  hostile.action,
+];
+
+const NODES = [
+  node('node-a', {}),
+  node('node-b', {
+    connected: false,
+    gpus: [],
+    last_report_wall_ns: ago(700),
+    host: {
+      memory_total_bytes: null,
+      memory_available_bytes: null,
+      cgroup_bytes: null,
+      cgroup_limit_bytes: null,
+      nvml_missing: 'libnvidia-ml.so.1 is not installed',
+    },
+  }),
+  hostile.node,
+];
+
+const ranksOf = name =>
+  Array.from({ length: 8 }, (_, number) => {
+    if (name === HOSTILE_JOB) return hostile.rank(number);
+    return name === 'died' && number === 2
+      ? rank(number, { end: 'oom_killed', end_detail: 'signal 9', ooms: 1 })
+      : rank(number, {});
+  });
+
+const numberIn = (query, name) => (query.has(name) ? Number(query.get(name)) : null);
+
+function seriesOf(query) {
+  const number = numberIn(query, 'rank');
+  return query.has('account') ? account(number, query.get('account')) : series(number);
+}
+
+/** The first ranks, or one and the nearest of it. */
+function ranksIn(job, query) {
+  const all = ranksOf(job);
+  const [near, most] = [numberIn(query, 'near') ?? 0, numberIn(query, 'most') ?? all.length];
+  const sorted = [...all].sort((a, b) => Math.abs(a.rank - near) - Math.abs(b.rank - near));
+  const ranks = sorted.slice(0, most).sort((a, b) => a.rank - b.rank);
+  const alive = all.filter(of => of.alive).length;
+  return { job, attempt: 0, count: all.length, alive, ranks, unknown: [] };
+}
+
+function areaOf(job, query) {
+  const span = (from, to) => (query.has(from) ? [numberIn(query, from), numberIn(query, to)] : undefined);
+  return area(job, {
+    account: query.get('account') ?? undefined,
+    ranks: span('first_rank', 'last_rank'),
+    steps: span('from', 'to'),
+    rows: numberIn(query, 'rows') ?? 128,
+    columns: numberIn(query, 'columns') ?? 128,
+  });
+}
+
+/** The answer to a path below /api/v1; undefined where there is none. */
+export function answer(path, query = new URLSearchParams()) {
+  const wanted = query.get('job');
+  const of = list => list.filter(row => !wanted || row.job === wanted);
+  const [kind, id, rest] = path.split('/').map(decodeURIComponent);
+  const isJob = JOBS.some(row => row.job === id);
+  const held = CAPTURES.find(found => found.id === id);
+  switch (`${kind}${id ? '/' : ''}${rest ?? ''}`) {
+    case 'whoami':
+      return { name: '', signed_in: false, administers: false, sees_all_jobs: true };
+    case 'jobs':
+      return { jobs: of(JOBS) };
+    case 'jobs/ranks':
+      return isJob ? ranksIn(id, query) : undefined;
+    case 'jobs/series':
+      return isJob ? seriesOf(query) : undefined;
+    case 'jobs/area':
+      return isJob ? areaOf(id, query) : undefined;
+    case 'jobs/lines':
+      return isJob ? (id === HOSTILE_JOB ? hostile.lines : lines(id)) : undefined;
+    case 'incidents':
+      return { incidents: of(INCIDENTS) };
+    case 'incidents/':
+      return INCIDENTS.find(found => found.id === id);
+    case 'captures':
+      return { captures: of(CAPTURES) };
+    case 'captures/':
+      return held;
+    case 'captures/collectives':
+      return held && (held === hostile.capture ? hostile.collectives : collectives);
+    case 'captures/kept': {
+      const range = [numberIn(query, 'rank'), numberIn(query, 'from'), numberIn(query, 'to')];
+      return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range));
+    }
+    case 'actions':
+      return { actions: of(ACTIONS) };
+    case 'nodes':
+      return { nodes: NODES };
+    default:
+      return undefined;
+  }
+}
+
+export class MadeUp {
+  /** Paths below /api/v1 that were asked for, in order. */
+  requests = [];
+  /** Changes an answer before it is given: `(path, answer) => answer`. */
+  change = (_, found) => found;
+  /** Token that a browser must have signed in with; empty where none is needed. */
+  token = '';
+  #files;
+  #server;
+  #port = 0;
+
+  static async start(port = 0) {
+    const made = new MadeUp();
+    made.#files = await page();
+    made.#port = port;
+    await made.listen();
+    return made;
+  }
+
+  get address() {
+    return `http://127.0.0.1:${this.#port}`;
+  }
+
+  get files() {
+    return this.#files;
+  }
+
+  /** Listens on the loopback, at the same port as before. */
+  async listen() {
+    this.#server = createServer((request, response) => this.#serve(request, response));
+    await new Promise((resolve, reject) =>
+      this.#server.once('error', reject).listen(this.#port, '127.0.0.1', resolve),
+    );
+    this.#port = this.#server.address().port;
+  }
+
+  /** Ends all connections. */
+  async close() {
+    const closed = new Promise(resolve => this.#server.close(resolve));
+    this.#server.closeAllConnections();
+    await closed;
+  }
+
+  async #serve(request, response) {
+    const { pathname, searchParams } = new URL(request.url, this.address);
+    const say = (status, type, text, headers = {}) =>
+      response.writeHead(status, { 'content-type': type, 'content-security-policy': POLICY, ...headers }).end(text);
+    const sayJson = (status, value, headers) => say(status, 'application/json', JSON.stringify(value), headers);
+    if (!pathname.startsWith('/api/v1/')) {
+      const name = pathname === '/' ? 'index.html' : pathname.slice(1);
+      const text = this.#files[name];
+      return say(text ? 200 : 404, TYPES[name.split('.').at(-1)] ?? 'text/plain', text ?? 'there is no such page');
+    }
+    const path = pathname.slice('/api/v1/'.length);
+    this.requests.push(path);
+    if (request.method === 'POST') return this.#post(request, path, sayJson);
+    if (this.token && request.headers.cookie !== `session=${this.token}`) {
+      return sayJson(401, { error: 'sign in first' });
+    }
+    const found = this.change(path, answer(path, searchParams));
+    return sayJson(found ? 200 : 404, found ?? { error: 'there is no such thing' });
+  }
+
+  async #post(request, path, sayJson) {
+    let text = '';
+    for await (const data of request) text += data;
+    const body = JSON.parse(text);
+    if (path === 'session') {
+      return body.token === this.token
+        ? sayJson(200, {}, { 'set-cookie': `session=${this.token}; HttpOnly; SameSite=Strict` })
+        : sayJson(401, { error: 'this token is not known' });
+    }
+    return path.endsWith('/captures') ? sayJson(200, { id: 'cap-later' }) : sayJson(404, { error: 'there is no such thing' });
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  console.log((await MadeUp.start(Number(process.argv[2] ?? 0))).address);
+}

@@ -1,0 +1,352 @@
+// Numbers, words, answers, the address and the keys: the modules of the page without a document.
+
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { modules } from './bundle.mjs';
+import { capture as captureOf, incident as incidentOf, rank as rankOf } from './answers.mjs';
+
+const found = await modules([
+  'address',
+  'captures',
+  'entries',
+  'keys',
+  'ranks',
+  'terminal',
+  'units',
+  'verdict',
+  'words',
+]);
+const { units, words, verdict, keys, address, captures, terminal, entries, ranks } = found;
+const MIB = 2 ** 20;
+
+// --- numbers ------------------------------------------------------------------
+
+test('bytes have the precision of the sentences of core', () => {
+  for (const [count, text] of [
+    [12, '12 B'],
+    [128 * 1024, '128 KiB'],
+    [1_572_864, '1.5 MiB'],
+    [2.69 * MIB, '2.69 MiB'],
+    [MIB - 1, '1 MiB'],
+    [142.5 * MIB, '143 MiB'],
+    [80 * 1024 * MIB, '80 GiB'],
+    [-3 * MIB, '−3 MiB'],
+    [0, '0 B'],
+    [null, 'unknown'],
+    [undefined, 'unknown'],
+  ]) {
+    assert.equal(units.bytes(count), text);
+  }
+  assert.equal(units.bytes(3 * MIB, true), '+3 MiB');
+});
+
+const SCALES = { B: 1, KiB: 2 ** 10, MiB: MIB, GiB: 2 ** 30, TiB: 2 ** 40 };
+const sizeOf = text => {
+  const [number, unit] = text.split(' ');
+  return Number(number.replaceAll(',', '')) * SCALES[unit];
+};
+
+test('bytes are within half a percent, in the largest unit, and never 1,024 of one', () => {
+  let last = -1;
+  for (let size = 0; size < 2 ** 49; size = Math.ceil(size * 1.013 + 1)) {
+    const text = units.bytes(size);
+    const read = sizeOf(text);
+    assert.ok(Math.abs(read - size) <= size * 0.005, `${size}: ${text}`);
+    assert.ok(read >= last, `${size}: ${text} is less than what stands before it`);
+    const [number, unit] = text.split(' ');
+    if (unit !== 'TiB') assert.ok(Number(number.replaceAll(',', '')) < 1024, `${size}: ${text}`);
+    last = read;
+    assert.equal(units.bytes(-size), size === 0 ? '0 B' : `−${text}`);
+  }
+});
+
+test('a count in words is within its rounding', () => {
+  for (let count = 0; count < 1e7; count = Math.ceil(count * 1.017 + 1)) {
+    const said = round => Number(units.about(count, round).replaceAll(',', ''));
+    const [near, low, high] = [said(), said(Math.floor), said(Math.ceil)];
+    assert.ok(low <= count && count <= high, `${count}: ${low} to ${high}`);
+    assert.ok(low <= near && near <= high, `${count}: ${near}`);
+    assert.ok(Math.abs(near - count) <= count / 20, `${count}: ${near}`);
+    assert.match(String(near), /^\d{1,2}0*$/);
+  }
+});
+
+test('durations and plurals', () => {
+  assert.deepEqual([90, 119, 120, 7199, 7200, 4 * 86400, null].map(units.duration), [
+    '90 s',
+    '119 s',
+    '2 min',
+    '120 min',
+    '2.0 h',
+    '4 days',
+    'unknown',
+  ]);
+  assert.deepEqual([units.plural(1, 'step'), units.plural(1218, 'step')], ['1 step', '1,218 steps']);
+  assert.equal(units.plural(2, 'process', 'processes'), '2 processes');
+});
+
+test('ticks are round, within the range, and of steps whole', () => {
+  assert.deepEqual(units.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10]);
+  assert.deepEqual(units.ticks(7, 7, 5), [7]);
+  assert.deepEqual(units.stepTicks(1, 3, 8), [1, 2, 3]);
+  assert.deepEqual(
+    units.byteTicks(85 * 1024 * MIB, 4).map(value => units.bytes(value)),
+    ['0 B', '50 GiB'],
+  );
+  for (const high of [1, 3, 17, 999, 123456]) {
+    for (const count of [1, 4, 6, 30]) {
+      const at = units.stepTicks(1, high, count);
+      assert.ok(at.every(tick => tick >= 1 && tick <= high && Number.isInteger(tick)), `${at}`);
+      assert.ok(at.length <= count + 1, `${at.length} ticks in place of ${count}`);
+    }
+  }
+});
+
+// --- words --------------------------------------------------------------------
+
+test('a dead rank is said to be dead, with the failed requests', () => {
+  assert.equal(words.endOf(rankOf(2, {})), null);
+  const dead = rankOf(2, { step: 812, end: 'oom_killed', end_detail: 'signal 9', ooms: 1 });
+  assert.equal(
+    words.endOf(dead),
+    'Rank 2 ran out of device memory (1 request failed) and ' +
+      "was killed by the kernel's OOM killer after step 812 (signal 9)",
+  );
+  const exited = rankOf(2, { step: 812, end: 'exited', end_detail: 'sealed' });
+  assert.equal(words.endOf(exited), 'Rank 2 has exited after step 812');
+  assert.deepEqual([dead, exited, rankOf(2, {}), null].map(words.hasDied), [true, false, false, false]);
+});
+
+const action = of => ({
+  incident_id: 'inc-1',
+  job: 'j',
+  attempt: 0,
+  kind: 'none',
+  decision: 'nothing',
+  dry_run: true,
+  why: 'a notice',
+  outcome: '',
+  verdict: '',
+  proof: '',
+  wall_ns: 1,
+  ...of,
+});
+
+test('decisions that say the same are one', () => {
+  const rows = words.joined([
+    action({ wall_ns: 3 }),
+    action({ wall_ns: 2 }),
+    action({ wall_ns: 1, why: 'another' }),
+  ]);
+  assert.deepEqual(
+    rows.map(row => [row.times, row.wall_ns, row.first_wall_ns]),
+    [
+      [2, 3, 2],
+      [1, 1, 1],
+    ],
+  );
+});
+
+test('decisions are words', () => {
+  const said = of => [words.decision(of), words.hook(of.kind), words.outcome(of)];
+  assert.deepEqual(said({ ...action(), times: 2 }), [
+    '2 × a notice',
+    'no restart target is configured',
+    'nothing to do',
+  ]);
+  const would = action({ decision: 'would restart', kind: 'command', why: '', outcome: 'not run: dry run' });
+  assert.deepEqual(said(would), ['would restart', 'by command', 'not run: dry run']);
+  const proven = action({ outcome: 'done', verdict: 'helped', proof: 'the next attempt finished' });
+  assert.equal(words.outcome(proven), 'done; helped: the next attempt finished');
+});
+
+test('events are in the order of time, newest first', () => {
+  const incident = incidentOf('j', { opened_wall_ns: 20, closed_wall_ns: null });
+  const capture = captureOf('j', { requested_wall_ns: 30, trigger: 'oom' });
+  const events = words.events({
+    incidents: [incident],
+    captures: [capture],
+    ranks: [rankOf(2, { end: 'killed', step_wall_ns: 40 }), rankOf(3, {})],
+    actions: [action({ wall_ns: 50 })],
+  });
+  assert.deepEqual(
+    events.map(event => event.wall_ns),
+    [50, 40, 30, 20],
+  );
+  assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks');
+});
+
+test('a state of a newer coordinator stays readable', () => {
+  assert.deepEqual(words.stateOf('half_asleep'), ['·', '', 'half asleep']);
+});
+
+// --- the answers of an incident -----------------------------------------------
+
+const LEAK = {
+  last_step: 150,
+  steps_to_oom: 1200,
+  steps_to_oom_p10: 1100,
+  steps_to_oom_p90: 1400,
+  seconds_to_oom: 1500,
+};
+
+test('a forecast names its range and its step, or why there is none', () => {
+  const long = (of, rank) => verdict.howLong(incidentOf('j', { ...LEAK, ...of }), rank);
+  const alive = rankOf(2, { step: 812 });
+  assert.deepEqual(long({}, alive), {
+    title: 'Out of memory in',
+    text: 'about 1,200 steps (25 min)',
+    detail: '1,100 to 1,400 (P10 to P90), from step 812',
+    since: null,
+  });
+  const none = { steps_to_oom: null };
+  const unsized = rankOf(2, { device_bytes: 0 });
+  assert.match(long(none, unsized).detail, /size of the device is not known/);
+  assert.match(long({ ...none, paused_since_step: 3 }, alive).detail, /pauses/);
+  assert.equal(long({}, rankOf(2, { end: 'killed' })).text, 'the rank has ended');
+  assert.equal(long({ state: 'closed', closed_reason: 'freed' }, alive).text, 'over');
+  assert.equal(long({ layer: 'host' }, alive).title, 'Out of host memory in');
+  assert.equal(long({ layer: 'progress', steps_to_oom: null }, alive).title, 'Stands still');
+});
+
+test('figures of a capture have its step', () => {
+  const incident = incidentOf('j', {
+    remedy: { saves_bytes: 140 * MIB, is_guess: true },
+    restart: { helps: true, freed_bytes: 140 * MIB, lasts_steps: 1, ends_after_steps: null, why: '' },
+  });
+  assert.equal(
+    verdict.restart(incident, ' at step 149').detail,
+    'gives 140 MiB back at step 149; as full as now after 1 step',
+  );
+  assert.equal(
+    verdict.saving(incident, ' at step 149'),
+    'saves 140 MiB at step 149; a guess: the cause is not proven',
+  );
+});
+
+const CLASSES =
+  'leak reference_cycles pressure imbalance fragmentation deferred_frees compile_pools cache_thrash host non_torch desynchronised died out_of_memory telemetry unknown from_tomorrow';
+const LAYERS =
+  'allocated reserved blocks host pinned shared workers retries churn process progress spread from_tomorrow';
+
+test('each class on each layer has all answers, or says why one is missing', () => {
+  for (const kind of CLASSES.split(' ')) {
+    for (const layer of LAYERS.split(' ')) {
+      for (const state of ['open', 'closed']) {
+        for (const of of [{}, { culprit: null }, { confidence: 0, capture_id: null }]) {
+          const incident = incidentOf('j', { class: kind, layer, state, steps_to_oom: null, ...of });
+          for (const rank of [null, rankOf(2, {}), rankOf(2, { end: 'killed' })]) {
+            const long = verdict.howLong(incident, rank);
+            const what = verdict.whatItIs(incident);
+            const line = incident.culprit
+              ? { text: 'the line', detail: verdict.aboutLine(incident) }
+              : verdict.noLine(incident);
+            const texts = [long.title, long.text, what.text, line.text, verdict.restart(incident, '').text];
+            const all = [...texts, long.detail, what.detail, line.detail].join(' | ');
+            assert.ok(texts.every(text => text.trim() !== ''), `${kind} ${layer}: ${all}`);
+            assert.doesNotMatch(all, /undefined|null|NaN|_/, `${kind} ${layer}`);
+            if (!incident.culprit) assert.notEqual(line.detail, '', `${kind} ${layer}: no line, no reason`);
+            for (const fact of words.growth(incident)) assert.doesNotMatch(fact.join(' '), /undefined|NaN/);
+          }
+        }
+      }
+    }
+  }
+});
+
+// --- the address --------------------------------------------------------------
+
+const goTo = hash => {
+  location.hash = hash;
+  window.dispatchEvent(new Event('hashchange'));
+  return address.address.value;
+};
+
+test('the address is the view, the id, and how it is looked at', () => {
+  assert.equal(goTo('').view, 'jobs');
+  assert.equal(goTo('#/').view, 'jobs');
+  const { view, id, query } = goTo('#/job/a%2Fb%20c?rank=3&steps=10-20&sort=step.down');
+  assert.deepEqual([view, id, query.get('sort')], ['job', 'a/b c', 'step.down']);
+  assert.equal(address.numberIn('rank'), 3);
+  assert.deepEqual(address.stepsIn(), { from: 10, to: 20 });
+  assert.equal(address.here({ steps: null }), '#/job/a%2Fb%20c?rank=3&sort=step.down');
+  assert.equal(goTo('#/job/%E0%A4%A').id, '%E0%A4%A', 'no text of a browser is an error');
+});
+
+test('steps and numbers that are none are left out', () => {
+  for (const text of ['20-10', '-5', '1-2-3', '1e3-2e3', '1', 'x-y', '0x1-2', '9'.repeat(20) + '-1']) {
+    goTo(`#/job/a?steps=${text}`);
+    assert.equal(address.stepsIn(), null, text);
+  }
+  for (const text of ['-1', '1.5', '', 'x', '9'.repeat(20)]) {
+    goTo(`#/job/a?rank=${text}`);
+    assert.equal(address.numberIn('rank'), null, text);
+  }
+});
+
+test('what a link is made of is found again in it', () => {
+  for (const id of ['train-7b', 'a/b', 'a?b=c#d&e', '100 %', 'x\ny', '名前', '<b>"\'', '%41', '..', '\u202e']) {
+    for (const values of [{}, { rank: 0, steps: '1-2' }, { filter: id, sort: null }]) {
+      const at = goTo(address.link('job', id, values));
+      assert.deepEqual([at.view, at.id], ['job', id]);
+      assert.equal(at.query.get('filter'), values.filter ?? null);
+      assert.equal(address.numberIn('rank'), values.rank ?? null);
+    }
+  }
+});
+
+// --- captures, ranks, keys, lines for a terminal --------------------------------
+
+test('captures beside one are by the time of their requests', () => {
+  const all = [5, 1, 9].map(at => captureOf('j', { id: `cap-${at}`, requested_wall_ns: at }));
+  const ids = ({ before, after }) => [before?.id ?? null, after?.id ?? null];
+  assert.deepEqual(ids(captures.besides(all, 'cap-5')), ['cap-1', 'cap-9']);
+  assert.deepEqual(ids(captures.besides(all, 'cap-9')), ['cap-5', null]);
+  assert.deepEqual(ids(captures.besides(all, null)), ['cap-9', null]);
+  assert.deepEqual(ids(captures.besides(all, 'cap-7')), [null, null]);
+});
+
+test('peers are of the same role, the nearest first', () => {
+  const all = Array.from({ length: 8 }, (_, i) => rankOf(i, { role: i % 2 ? 'odd' : 'even' }));
+  const peers = ranks.peersOf({ job: 'j', attempt: 0, ranks: all, unknown: [] }, 3, 2);
+  assert.deepEqual(peers.map(of => of.rank).sort(), [1, 5]);
+});
+
+const press = (key, of = {}) => ({ key, ctrlKey: false, metaKey: false, altKey: false, getModifierState: () => false, ...of });
+
+test('keys ask for what the list of keys says', () => {
+  assert.deepEqual(keys.wishOf(press('k', { ctrlKey: true }), false), { kind: 'find' });
+  assert.deepEqual(keys.wishOf(press('K', { metaKey: true }), false), { kind: 'find' });
+  assert.deepEqual(keys.wishOf(press('?'), false), { kind: 'keys' });
+  assert.deepEqual(keys.wishOf(press('n'), true), { kind: 'go', view: 'nodes' });
+  assert.equal(keys.wishOf(press('n'), false), null);
+  assert.equal(keys.wishOf(press('?', { ctrlKey: true }), false), null, "the browser's");
+  assert.deepEqual(keys.wishOf(press('[', { ctrlKey: true, altKey: true, getModifierState: () => true }), false), { kind: 'capture', which: 'before' });
+});
+
+test('the palette finds each entry by each of its words', () => {
+  const known = { view: 'job', id: 'train', capture: null, job: 'train', jobs: [] };
+  const all = entries.entriesOf({
+    ...known,
+    ranks: Array.from({ length: 12 }, (_, i) => rankOf(i, {})),
+    incidents: [incidentOf('train', {})],
+    captures: [captureOf('train', {})],
+  });
+  assert.deepEqual(keys.fitting(all, ''), all);
+  for (const entry of all) {
+    for (const word of `${entry.words} ${entry.detail}`.split(/\s+/).filter(Boolean)) {
+      assert.ok(keys.fitting(all, word).includes(entry), `${word} does not find ${entry.words}`);
+    }
+  }
+  assert.equal(keys.fitting(all, 'rank 1')[0].words, 'rank 1', 'before rank 10 and 11');
+  assert.ok(keys.fitting(all, 'accumulate 123').some(entry => entry.kind === 'line'));
+  assert.deepEqual(keys.fitting(all, 'nosuchthing'), []);
+  assert.equal(new Set(all.map(keys.keyOf)).size, all.length, 'entries differ');
+});
+
+test('names in lines for a terminal are quoted as a shell takes them', () => {
+  const line = terminal.memtape('lines', "it's; rm -rf $(x) `y`");
+  assert.equal(line, `memtape lines 'it'\\''s; rm -rf $(x) \`y\`' --coordinator http://coordinator:7770`);
+  assert.equal(terminal.memtape('show', 'inc-1'), 'memtape show inc-1 --coordinator http://coordinator:7770');
+});

@@ -1,0 +1,187 @@
+// A report: the page as one file with its answers inside, as `memtape report` writes it (the
+// skeleton is that of `cli/src/report/mod.rs`), opened from a disk without a network.
+
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { pathToFileURL } from 'node:url';
+
+import { CULPRIT } from './answers.mjs';
+import { cut, frames, launch, nameless, noBrowser, none, open, resize, settle, violations } from './browser.mjs';
+import { modules, page as filesOfPage } from './bundle.mjs';
+import { HOSTILE } from './hostile.mjs';
+import { answer } from './made_up.mjs';
+
+const {
+  api: { paths },
+} = await modules(['api']);
+const REPORT_RS = new URL('../../../cli/src/report/mod.rs', import.meta.url);
+
+/** The HTML skeleton, from the program's own source. */
+async function skeleton() {
+  const source = await readFile(REPORT_RS, 'utf8');
+  const text = /Ok\(format!\(\s*"((?:[^"\\]|\\.)*)"\s*\)\)/s.exec(source)[1];
+  return text.replace(/\\n\\\n\s*/g, '\n').replace(/\\\n\s*/g, '').replaceAll('\\"', '"').replaceAll('\\n', '\n');
+}
+
+const hash = text => `sha256-${createHash('sha256').update(text).digest('base64')}`;
+
+async function html(report) {
+  const { 'app.js': script, 'app.css': style } = await filesOfPage();
+  const policy = `default-src 'none'; style-src '${hash(style)}'; script-src '${hash(script)}'; base-uri 'none'; form-action 'none'`;
+  // What hides text is replaced, as the program does.
+  const data = JSON.stringify(report).replace(/[\u202a-\u202e\u2066-\u2069\u200b-\u200f]/g, '\ufffd').replaceAll('<', '\\u003c');
+  const parts = { '{policy}': policy, '{STYLE}': style, '{SCRIPT}': script, '{data}': data };
+  return (await skeleton()).replace(/\{policy\}|\{STYLE\}|\{SCRIPT\}|\{data\}/g, name => parts[name]);
+}
+
+/** The answers that the program puts into the report of an incident, by the paths of the page. */
+function answersOf(id) {
+  const subject = answer(paths.incident(id));
+  const { job, attempt, capture_id: capture, rank } = subject;
+  const answers = {};
+  const add = path => {
+    const [name, query] = path.split('?');
+    const asked = new URLSearchParams(query);
+    if (name === 'actions') asked.set('job', job);
+    // By the path unescaped, with the query in the order of its names.
+    const values = (query ?? '').split('&').filter(Boolean).map(decodeURIComponent).sort();
+    answers[decodeURIComponent(name) + (values.length ? `?${values.join('&')}` : '')] = answer(name, asked);
+  };
+  for (const path of [
+    paths.incident(id),
+    paths.capture(capture),
+    paths.collectives(capture),
+    paths.incidents(job),
+    paths.captures(job),
+    paths.actions,
+    paths.ranks(job, null),
+    paths.ranks(job, attempt),
+    paths.ranksNear(job, attempt, rank),
+    paths.lines(job, attempt, null),
+    paths.area({ job, attempt, account: 'allocated', steps: null, ranks: null }),
+    paths.kept(capture, rank, null),
+  ]) {
+    add(path);
+  }
+  for (const { rank } of answer(`jobs/${encodeURIComponent(job)}/ranks`).ranks) {
+    add(paths.series({ job, attempt, rank, device: 0 }));
+  }
+  return { answers, job, subject };
+}
+
+const INCIDENT = answersOf('inc-train-7b');
+const SOURCE = {
+  file: CULPRIT.file,
+  first_line: CULPRIT.line - 1,
+  line: CULPRIT.line,
+  lines: ['def train_step(model, batch):', '    losses.append(loss)', '    return loss'],
+  is_newer: false,
+};
+const reportOf = (id, { answers, subject }, of = {}) => ({
+  sentences: [subject.sentence],
+  start: ['incident', id],
+  answers,
+  origin: 'http://coordinator:7770',
+  source: SOURCE,
+  made: 'memtape 0.2.0 at 2026-11-26 10:59:19 UTC',
+  ...of,
+});
+
+describe('a report', { skip: noBrowser }, () => {
+  let [browser, folder] = [];
+  before(async () => {
+    browser = await launch();
+    folder = await mkdtemp(join(tmpdir(), 'memtape-report-'));
+  });
+  after(async () => {
+    await browser?.close();
+    await rm(folder, { recursive: true });
+  });
+
+  /** Opens a report without a network; only the file itself may be asked for. */
+  async function opened(name, report, body) {
+    const file = join(folder, `${name}.html`);
+    await writeFile(file, await html(report));
+    const address = pathToFileURL(file).href;
+    const { page, mistakes, close } = await open(browser, address);
+    await page.context().setOffline(true);
+    await page.goto(address);
+    await settle(page);
+    await body(page);
+    none(name, mistakes);
+    await close();
+  }
+  const main = page => page.getByRole('main');
+
+  test('shows the answers of its incident, and asks for nothing', () =>
+    opened('incident', reportOf('inc-train-7b', INCIDENT), async page => {
+      const text = await main(page).innerText();
+      assert.equal(await page.locator('h1').innerText(), INCIDENT.subject.sentence);
+      for (const part of [
+        'rank 2',
+        'about 1,000 steps (84 min)',
+        `${CULPRIT.file}:${CULPRIT.line}`,
+        '98 % sure: a leak',
+        'keep numbers, not tensors',
+        'blocks of 36 different steps are alive under this line',
+        '▶ 123      losses.append(loss)',
+        'rank 6 (unreachable',
+        'memtape show inc-train-7b --coordinator http://coordinator:7770',
+      ]) {
+        assert.ok(text.includes(part), part);
+      }
+      await page.locator('.uplot canvas').first().waitFor();
+      assert.equal(await page.title(), `${INCIDENT.subject.sentence} · Memtape`);
+      for (const [width, colorScheme] of [[360, 'dark'], [1280, 'light']]) {
+        await resize(page, width);
+        await page.emulateMedia({ colorScheme });
+        await frames(page);
+        none(`at ${width}`, await cut(page), await nameless(page), await violations(page));
+      }
+    }));
+
+  test('leads from view to view, and back to its start', () =>
+    opened('links', reportOf('inc-train-7b', INCIDENT), async page => {
+      const back = page.getByRole('link', { name: 'Back to the start' });
+      assert.equal(await back.count(), 0);
+      await main(page).getByRole('link', { name: 'train-7b', exact: true }).first().click();
+      await page.getByRole('heading', { name: 'Job train-7b' }).waitFor();
+      assert.equal(await page.getByRole('button', { name: /^Capture all/ }).count(), 0, 'nothing can be changed');
+      await settle(page);
+      none('the job', await cut(page), await violations(page));
+      assert.equal(await main(page).locator('.error').count(), 0, 'what it lacks is no error');
+      await back.click();
+      await page.getByRole('heading', { name: INCIDENT.subject.sentence }).waitFor();
+      await main(page).getByRole('link', { name: 'cap-train-7b' }).first().click();
+      await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
+      await page.goBack();
+      await page.getByRole('heading', { name: INCIDENT.subject.sentence }).waitFor();
+      await page.evaluate(() => (location.hash = '#/incident/inc-closed'));
+      await page.getByRole('heading', { name: 'This report does not hold incident inc-closed' }).waitFor();
+      await back.click();
+      await page.keyboard.press('Control+k');
+      await page.getByRole('option').first().waitFor();
+    }));
+
+  test('is printed', () =>
+    opened('paper', reportOf('inc-train-7b', INCIDENT), async page => {
+      const pdf = await page.pdf({ format: 'A4', margin: { left: '1cm', right: '1cm' } });
+      assert.ok(pdf.length > 10_000, `${pdf.length} bytes`);
+      await page.emulateMedia({ media: 'print' });
+      await page.setViewportSize({ width: 718, height: 1047 });
+      none('on A4', await cut(page, true));
+    }));
+
+  test('shows hostile names as text', () =>
+    opened('hostile', reportOf('inc-hostile', answersOf('inc-hostile'), { made: HOSTILE.html, source: { ...SOURCE, file: HOSTILE.html, lines: [HOSTILE.html, HOSTILE.long] } }), async page => {
+      assert.equal(await page.evaluate(() => document.hurt ?? null), null);
+      assert.equal(await page.locator('#page img, #page script, #page #hurt').count(), 0);
+      assert.ok((await main(page).innerText()).includes('<img src=x onerror='));
+      await page.locator('.uplot canvas').first().waitFor();
+      none('hostile', await cut(page));
+    }));
+});

@@ -1,0 +1,306 @@
+// How the page is used: links, the history, pointers, keys, tables.
+
+import assert from 'node:assert/strict';
+import { after, before, beforeEach, describe, test } from 'node:test';
+
+import { incident } from './answers.mjs';
+import { launch, noBrowser, none, open, settle, show, violations } from './browser.mjs';
+import { MadeUp } from './made_up.mjs';
+
+const INCIDENT = '#/incident/inc-train-7b';
+const SENTENCE = incident('train-7b', {}).sentence;
+
+let [made, browser, page, mistakes, close] = [];
+before(async () => {
+  if (noBrowser) return;
+  made = await MadeUp.start();
+  browser = await launch();
+});
+beforeEach(async () => {
+  if (noBrowser) return;
+  await close?.();
+  ({ page, mistakes, close } = await open(browser, made.address));
+});
+after(async () => {
+  if (mistakes) none('the last test', mistakes);
+  await browser?.close();
+  await made?.close();
+});
+
+const to = path => show(page, made.address, path);
+/** A value behind the question mark of the address. */
+const valueOf = name => new URLSearchParams(new URL(page.url()).hash.split('?')[1] ?? '').get(name);
+const heading = () => page.locator('h1').first().innerText();
+const title = text => page.waitForFunction(text => document.title === text, text);
+/** Presses the pointer at one point of an element and lets it go at another; in shares of its size. */
+async function drag(locator, [x0, y0], [x1, y1]) {
+  await locator.scrollIntoViewIfNeeded();
+  const { x, y, width, height } = await locator.boundingBox();
+  await page.mouse.move(x + x0 * width, y + y0 * height);
+  await page.mouse.down();
+  await page.mouse.move(x + x1 * width, y + y1 * height, { steps: 6 });
+  await page.mouse.up();
+}
+const stepsOf = text => text.split('-').map(Number);
+const plot = () => page.locator('.plot').first();
+const keptHeading = () => page.getByRole('heading', { name: /, and kept$/ });
+
+describe('addresses', { skip: noBrowser }, () => {
+  test('a link restores the rank, the steps and the order of a table', async () => {
+    await to('#/job/train-7b?rank=5&steps=100-149&sort=rank.down');
+    for (const isReloaded of [false, true]) {
+      if (isReloaded) await page.reload().then(() => settle(page));
+      assert.match(await keptHeading().innerText(), /rank 5 in steps 100 to 149/);
+      assert.equal(await page.getByRole('heading', { name: 'Rank 5', exact: true }).count(), 1);
+      const marked = await page.locator('.u-select').boundingBox();
+      const field = await page.locator('.u-over').boundingBox();
+      assert.ok(marked.width > 10 && marked.width < field.width / 8, `${marked.width} of ${field.width}`);
+      const table = page.getByRole('region', { name: 'Ranks', exact: true });
+      assert.equal(await table.locator('tbody tr td').first().innerText(), '7');
+      assert.equal(await table.locator('[aria-sort=descending]').innerText(), 'rank ↓');
+      assert.match(await table.locator('tr.selected td').first().innerText(), /^5$/);
+    }
+  });
+
+  test('Back and Forward go through what was looked at, and not through the order of a table', async () => {
+    await to('#/');
+    await page.getByRole('link', { name: SENTENCE }).click();
+    await title(`${SENTENCE} · Memtape`);
+    await page.getByRole('main').getByRole('link', { name: 'train-7b' }).first().click();
+    await page.getByRole('heading', { name: 'Job train-7b' }).waitFor();
+    const ranks = page.getByRole('region', { name: 'Ranks', exact: true });
+    await ranks.getByRole('button', { name: 'step', exact: true }).click();
+    await ranks.locator('[aria-sort]').waitFor();
+    await ranks.getByRole('link', { name: '3', exact: true }).click();
+    await page.getByRole('heading', { name: 'Rank 3', exact: true }).waitFor();
+    await page.goBack();
+    await page.getByRole('heading', { name: 'Rank 2', exact: true }).waitFor();
+    assert.equal(valueOf('sort'), 'step.down', 'Back does not change the order');
+    await page.goBack();
+    await title(`${SENTENCE} · Memtape`);
+    await page.goBack();
+    await page.getByRole('heading', { name: /open incidents$/ }).waitFor();
+    await page.goForward();
+    await title(`${SENTENCE} · Memtape`);
+    assert.equal(await heading(), SENTENCE);
+  });
+
+  test('steps and ranks that are none are left out', async () => {
+    await to('#/job/train-7b?rank=99&steps=9-1&ranks=x&sort=nosuch.down&account=nosuch&against=nosuch');
+    assert.equal(await keptHeading().count(), 0);
+    await to('#/nosuchview/x');
+    assert.match(await heading(), /open incidents$/);
+  });
+
+  test('the title of the tab is the sentence that matters', async () => {
+    for (const [path, expected] of [
+      [INCIDENT, `${SENTENCE} · Memtape`],
+      ['#/incident/inc-death', 'rank 2 ran out of device memory and was killed after step 800 · Memtape'],
+      ['#/job/train-7b', `${SENTENCE} · Memtape`],
+      ['#/job/eval', 'Job eval · Memtape'],
+      ['#/capture/cap-train-7b', 'Capture of 7 of 8 ranks of train-7b at step 149 · Memtape'],
+    ]) {
+      await to(path);
+      await title(expected);
+    }
+    await to('#/');
+    await page.waitForFunction(() => /^\d open incidents · Memtape$/.test(document.title));
+  });
+});
+
+describe('the memory chart', { skip: noBrowser }, () => {
+  test('dragging over steps shows what they kept', async () => {
+    await to(INCIDENT);
+    await drag(plot(), [0.12, 0.5], [0.16, 0.5]);
+    await keptHeading().waitFor();
+    const [from, last] = stepsOf(valueOf('steps'));
+    assert.ok(from >= 1 && from < last && last < 800, `${from} to ${last}`);
+    await settle(page);
+    assert.match(await keptHeading().innerText(), new RegExp(`steps ${from} to ${last}, and kept`));
+    assert.ok(made.requests.some(path => path.endsWith('/kept')), 'the capture was asked');
+    assert.match(await page.getByRole('main').innerText(), /blocks? alive at the end of step/);
+    await page.goBack();
+    await keptHeading().waitFor({ state: 'detached' });
+  });
+
+  test('a click chooses nothing, and takes no range away', async () => {
+    await to(`${INCIDENT}?steps=120-149`);
+    await plot().click({ position: { x: 400, y: 100 } });
+    assert.equal(valueOf('steps'), '120-149');
+  });
+
+  test('arrow keys move, and with Shift they choose steps', async () => {
+    await to(INCIDENT);
+    await plot().focus();
+    const now = () => plot().getAttribute('aria-valuetext');
+    await page.keyboard.press('Home');
+    assert.match(await now(), /rank 2, step 1:/);
+    const first = await now();
+    await page.keyboard.press('ArrowRight');
+    assert.notEqual(await now(), first);
+    await page.keyboard.press('Shift+ArrowRight');
+    await keptHeading().waitFor();
+    const short = stepsOf(valueOf('steps'));
+    await page.keyboard.press('Shift+PageUp');
+    await page.waitForFunction(last => !location.hash.endsWith(`-${last}`), short[1]);
+    const long = stepsOf(valueOf('steps'));
+    assert.equal(long[0], short[0], 'the other end stays');
+    assert.ok(long[1] > short[1], `${short} then ${long}`);
+    await page.keyboard.press('Escape');
+    await keptHeading().waitFor({ state: 'detached' });
+  });
+
+  test('a capture at the end of the steps can be asked for', async () => {
+    await to(`${INCIDENT}?steps=700-750`);
+    assert.match(await page.getByRole('main').innerText(), /No capture of this attempt is at or after step 750/);
+    await page.getByRole('button', { name: 'Capture all ranks at the end of step 750' }).click();
+    await page.getByText('capture cap-later is being collected').waitFor();
+    await to(`${INCIDENT}?steps=140-149`);
+    assert.equal(await page.getByRole('button', { name: /Capture all ranks at the end/ }).count(), 0, 'one is there');
+  });
+});
+
+describe('the heat map', { skip: noBrowser }, () => {
+  const map = () => page.locator('canvas.heat');
+
+  test('a rectangle chooses ranks and steps, a click a rank', async () => {
+    await to('#/job/train-7b');
+    await drag(map(), [0.3, 0.25], [0.6, 0.55]);
+    await page.waitForFunction(() => /ranks=/.test(location.hash));
+    const [low, high] = stepsOf(valueOf('ranks'));
+    const [from, last] = stepsOf(valueOf('steps'));
+    assert.ok(low >= 1 && low < high && high <= 6, `ranks ${low} to ${high}`);
+    assert.ok(from > 100 && from < last && last < 600, `steps ${from} to ${last}`);
+    const before = made.requests.length;
+    await page.getByRole('button', { name: 'Zoom into the rectangle' }).click();
+    await page.waitForFunction(() => /shown_steps=/.test(location.hash));
+    await settle(page);
+    assert.ok(made.requests.slice(before).some(path => path.endsWith('/area')), 'the part is asked for');
+    assert.match(await map().getAttribute('aria-label'), new RegExp(`${high - low + 1} rows of ranks, steps ${from} to`));
+    await page.getByRole('button', { name: 'Show all ranks and steps' }).click();
+    await page.waitForFunction(() => !/shown_/.test(location.hash));
+    await settle(page);
+    const { height } = await map().boundingBox();
+    await map().click({ position: { x: 300, y: height * 0.2 } });
+    await page.waitForFunction(() => /rank=\d/.test(location.hash));
+  });
+
+  test('arrow keys say the numbers, and with Shift they choose', async () => {
+    await to('#/job/train-7b');
+    await map().focus();
+    for (const key of ['Home', 'ArrowDown', 'ArrowDown']) await page.keyboard.press(key);
+    assert.match(await map().getAttribute('aria-label'), /rank 2, steps 1 to 8: .* [KMG]iB/);
+    for (const key of ['Shift+ArrowRight', 'Shift+ArrowDown']) await page.keyboard.press(key);
+    await page.waitForFunction(() => /ranks=2-3/.test(location.hash));
+    assert.equal(valueOf('steps'), '1-16');
+  });
+
+  test('another account and another ground are a part of the address', async () => {
+    await to('#/job/train-7b');
+    await page.getByLabel('Show').selectOption('host');
+    await page.locator('label', { hasText: /^as / }).locator('select').selectOption('growth');
+    await page.waitForFunction(() => /account=host/.test(location.hash) && /against=growth/.test(location.hash));
+    await to('#/job/train-7b?account=workers');
+    await page.getByText('the ranks have no worker processes').first().waitFor();
+  });
+});
+
+describe('keys', { skip: noBrowser }, () => {
+  test('the palette leads anywhere by the keyboard alone', async () => {
+    await to(INCIDENT);
+    await page.keyboard.press('Control+k');
+    const field = page.getByRole('combobox', { name: /Find a job/ });
+    await field.waitFor();
+    none('the palette', await violations(page));
+    await page.keyboard.type('rank 3');
+    await page.getByRole('option', { selected: true }).filter({ hasText: /^rank.*rank 3/ }).waitFor();
+    await page.keyboard.press('ArrowDown');
+    await page.keyboard.press('ArrowUp');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'Rank 3', exact: true }).waitFor();
+    assert.equal(await page.locator('dialog').count(), 0);
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'content');
+    await page.keyboard.press('Control+k');
+    await page.keyboard.type('nosuchthing');
+    await page.getByText('nothing fits').waitFor();
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Escape');
+    await page.locator('dialog').waitFor({ state: 'detached' });
+    await page.keyboard.press('Control+k');
+    await page.keyboard.type('accumulate_predictions');
+    await page.keyboard.press('Enter');
+    await title(`${SENTENCE} · Memtape`);
+  });
+
+  test('? lists the keys, and each key does what the list says', async () => {
+    await to('#/');
+    await page.keyboard.press('?');
+    const list = page.getByRole('dialog', { name: 'Keys' });
+    await list.waitFor();
+    none('the keys', await violations(page));
+    await page.keyboard.press('Escape');
+    await list.waitFor({ state: 'detached' });
+    for (const [keys, text] of [['gn', 'Nodes'], ['ga', 'Actions'], ['gh', 'open incidents']]) {
+      for (const key of keys) await page.keyboard.press(key);
+      await page.getByRole('heading', { name: new RegExp(`${text}$`), level: 1 }).waitFor();
+    }
+    await to('#/capture/cap-later');
+    await page.keyboard.press('[');
+    await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
+    await page.keyboard.press(']');
+    await page.getByRole('heading', { name: 'Capture cap-later' }).waitFor();
+  });
+
+  test('keys do nothing in a field', async () => {
+    await to('#/');
+    await page.getByRole('searchbox').fill('');
+    await page.getByRole('searchbox').pressSequentially('g?n');
+    assert.equal(await page.locator('dialog').count(), 0);
+    assert.equal(valueOf('filter'), 'g?n');
+  });
+
+  test('Skip to content is the first link, and works', async () => {
+    await to('#/');
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent.trim()), 'Skip to content');
+    await page.keyboard.press('Enter');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'content');
+    assert.match(await heading(), /open incidents$/, 'the view stays');
+  });
+});
+
+describe('tables and parts', { skip: noBrowser }, () => {
+  test('a heading turns the order, and the filter leaves fitting rows', async () => {
+    await to('#/');
+    const jobs = page.getByRole('region', { name: 'Jobs' });
+    await jobs.getByRole('button', { name: 'job', exact: true }).click();
+    await jobs.locator('[aria-sort=descending]').waitFor();
+    await jobs.getByRole('button', { name: /^job/ }).click();
+    await jobs.locator('[aria-sort=ascending]').waitFor();
+    await page.getByRole('searchbox').fill('healthy');
+    assert.equal(await jobs.locator('tbody tr').count(), 1);
+    await page.getByText('1 of 4').waitFor();
+  });
+
+  test('the theme is chosen and kept', async () => {
+    await to('#/');
+    for (const name of ['light', 'dark']) await page.getByRole('button', { name: /^Theme/ }).click();
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), 'dark');
+    await page.reload();
+    await settle(page);
+    assert.equal(await page.evaluate(() => getComputedStyle(document.documentElement).colorScheme), 'dark');
+  });
+
+  test('a flame is shown alone and all again, by keys and by clicks', async () => {
+    await to(`${INCIDENT}?steps=120-149`);
+    const flames = page.locator('canvas.flames');
+    await flames.focus();
+    await page.keyboard.press('ArrowDown');
+    await page.keyboard.press('ArrowDown');
+    assert.match(await flames.getAttribute('aria-label'), /train_step.*accumulate_predictions\.py:123: 8\d\d MiB/);
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Escape');
+    await flames.click({ position: { x: 200, y: 45 } });
+    assert.match(await flames.getAttribute('aria-label'), /train_step/);
+  });
+});
