@@ -10,15 +10,15 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 17_654, 1_760),
-    ("coordinator", 25_207, 11_691),
-    ("core", 32_211, 11_630),
+    ("cli", 17_511, 1_760),
+    ("coordinator", 26_214, 12_216),
+    ("core", 33_206, 11_923),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_704, 0),
-    ("proto", 2_835, 895),
+    ("proto", 3_179, 965),
     ("recorder", 7_890, 145),
-    ("store", 12_439, 5_008),
+    ("store", 12_442, 5_030),
     ("tape", 10_836, 2_666),
     ("tests", 0, 9_223),
     ("tests/bucket", 0, 755),
@@ -27,9 +27,9 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("tests/load", 0, 5_152),
     ("tests/repository", 0, 1_740),
     ("tests/sim", 0, 4_783),
-    ("tests/store_bench", 0, 355),
+    ("tests/store_bench", 0, 392),
     ("tls", 972, 288),
-    ("xtask", 0, 2_171),
+    ("xtask", 0, 2_200),
 ];
 
 /// Lines of the product and of tests.
