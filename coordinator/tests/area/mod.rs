@@ -1,4 +1,4 @@
-//! `/jobs/{job}/area` beside `/jobs/{job}/series`.
+//! `/jobs/{job}/area` beside `/jobs/{job}/series`, and the choice of ranks by `/jobs/{job}/ranks`.
 
 use serde_json::{Value, json};
 
@@ -47,4 +47,19 @@ pub(crate) async fn check(running: &fake::Running, step: u64) {
     let row = &area["rows"][0];
     assert_eq!((&row["first_rank"], &row["last_rank"]), (&json!(1), &json!(3)));
     assert_eq!((&row["extreme_rank"], &area["rows"][1]), (&json!(2), &Value::Null));
+    check_ranks(running).await;
+}
+
+/// A rank with its nearest peers, and the ranks that grow fastest.
+async fn check_ranks(running: &fake::Running) {
+    for (query, expected) in
+        [("near=2&most=2", vec![1, 2]), ("near=0&most=3", vec![0, 1, 2]), ("most=1", vec![2])]
+    {
+        let (_, answer) = running.get(&format!("/api/v1/jobs/train/ranks?{query}")).await;
+        let ranks = answer["ranks"].as_array().unwrap().iter();
+        let ranks: Vec<u64> = ranks.map(|rank| rank["rank"].as_u64().unwrap()).collect();
+        assert_eq!(ranks, expected, "{query}");
+        assert_eq!((&answer["count"], &answer["alive"]), (&json!(4), &json!(4)), "{query}");
+    }
+    assert_eq!(running.get("/api/v1/jobs/train/ranks?near=99").await.0, 404);
 }

@@ -54,7 +54,7 @@ export function CaptureView({ id }: { id: string }) {
 /** What a rank of the capture holds, by line; at first the rank that an incident is about. */
 function LinesOf({ capture, first, unit }: { capture: Capture; first: number | null; unit: string }) {
   const held = capture.parts.filter(part => part.bytes > 0).map(part => part.rank);
-  const rank = numberIn('rank') ?? first ?? held[0] ?? null;
+  const rank = numberIn('rank') ?? first ?? capture.trigger_rank ?? held[0] ?? null;
   if (rank === null) return null;
   const choose = (event: Event) => look({ rank: (event.currentTarget as HTMLSelectElement).value });
   return (
