@@ -11,7 +11,7 @@ use crate::source::{Source, manifests, rust};
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
     ("cli", 17_511, 1_760),
-    ("coordinator", 26_214, 12_216),
+    ("coordinator", 26_214, 12_231),
     ("core", 33_206, 11_923),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
