@@ -1,7 +1,7 @@
 // The levels that a chart of one rank shows: those of its device, or of one account. Pure.
 
 import { ACCOUNTS, valueIn } from '../account';
-import type { AccountSeries, Incident } from '../types';
+import type { Series, Incident } from '../types';
 import { isKnown, median } from '../units';
 
 /** A line of the chart: its class in the style sheet and its colour there. */
@@ -31,7 +31,7 @@ const DEVICE: Omit<Level, 'values'>[] = [
   { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 },
 ];
 
-export function levelsOf({ steps, account, ...of }: AccountSeries): Levels {
+export function levelsOf({ steps, account, ...of }: Series): Levels {
   if (account) {
     const { lowest, highest, name, unit } = account;
     const level = { kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
@@ -57,7 +57,7 @@ export function levelsOf({ steps, account, ...of }: AccountSeries): Levels {
 }
 
 /** The level that the growth of an incident is in, at the newest step. */
-export function growingLevel(of: AccountSeries, { layer }: Incident): number {
+export function growingLevel(of: Series, { layer }: Incident): number {
   const { account, reserved_bytes, peak_bytes, step_min_bytes } = of;
   const values = account ? account.highest : layer === 'reserved' ? reserved_bytes : peak_bytes;
   return values.at(-1) ?? step_min_bytes.at(-1) ?? 0;
@@ -70,7 +70,7 @@ export interface PeerBand {
   high: (number | null)[];
 }
 
-export function peersAt(steps: number[], peers: (AccountSeries | null)[]): PeerBand {
+export function peersAt(steps: number[], peers: (Series | null)[]): PeerBand {
   const walkers = peers.flatMap(peer => (peer?.steps.length ? [walker(levelsOf(peer))] : []));
   const found: PeerBand = { low: [], median: [], high: [] };
   for (const step of steps) {

@@ -13,7 +13,7 @@ import { look, rangeAs, stepsIn } from '../address';
 import { report } from '../api';
 import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
-import type { AccountSeries, Capture, Incident } from '../types';
+import type { Series, Capture, Incident } from '../types';
 import { bytes, byteTicks, isKnown, stepTicks, ticks, whole } from '../units';
 import { growingLevel, levelsOf, peersAt, type Level, type Levels, type PeerBand } from './levels';
 import { drawFan, drawMarks, type Fan, type Mark } from './marks';
@@ -28,9 +28,9 @@ const HEADROOM = 1.06;
 
 export interface MemoryOf {
   rank: number;
-  data: AccountSeries | null;
+  data: Series | null;
   /** Series of ranks of the same role. */
-  peers?: (AccountSeries | null)[];
+  peers?: (Series | null)[];
   unit: string;
   incident?: Incident | null;
   captures?: Capture[];
@@ -81,7 +81,7 @@ export function MemoryChart(of: MemoryOf) {
   );
 }
 
-const isBytes = ({ account }: AccountSeries) => !account || account.unit === 'bytes';
+const isBytes = ({ account }: Series) => !account || account.unit === 'bytes';
 
 interface Drawn {
   levels: Levels;
@@ -93,7 +93,7 @@ interface Drawn {
 }
 
 /** What is drawn, and the ranges of both axes. */
-function drawn(of: MemoryOf, data: AccountSeries): Drawn {
+function drawn(of: MemoryOf, data: Series): Drawn {
   const levels = levelsOf(data);
   const { steps } = levels;
   const peers = peersAt(steps, of.peers ?? []);
@@ -118,7 +118,7 @@ function drawn(of: MemoryOf, data: AccountSeries): Drawn {
 }
 
 /** The forecast, which counts from the newest step. */
-function fanOf({ incident, end }: MemoryOf, data: AccountSeries, full: number): Fan | null {
+function fanOf({ incident, end }: MemoryOf, data: Series, full: number): Fan | null {
   if (!incident || incident.state !== 'open' || isKnown(end)) return null;
   const p50 = incident.steps_to_oom;
   if (!isKnown(p50)) return null;
@@ -134,7 +134,7 @@ function fanOf({ incident, end }: MemoryOf, data: AccountSeries, full: number): 
 
 function options(
   of: MemoryOf,
-  data: AccountSeries,
+  data: Series,
   { levels, words }: Levels,
   range: [number, number],
   top: number,

@@ -9,7 +9,7 @@ import { useAnswer, useAnswers } from '../answers';
 import { paths, type SeriesOf } from '../api';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
-import type { AccountSeries, Capture, Incident, Ranks } from '../types';
+import type { Series, Capture, Incident, Ranks } from '../types';
 
 const PEERS_DRAWN_MAX = 7;
 const EVERY_MS = 5000;
@@ -42,7 +42,7 @@ export function RankChart(of: RankChartOf) {
   const peers = peersOf(ranks, of.rank, PEERS_DRAWN_MAX);
   const device = of.device ?? main(rank);
   const all = [wanted(of.rank, device), ...peers.map(peer => wanted(peer.rank, main(peer)))];
-  const [own, ...others] = useAnswers<AccountSeries>(all.map(paths.series), EVERY_MS);
+  const [own, ...others] = useAnswers<Series>(all.map(paths.series), EVERY_MS);
   // The same list as long as its series are the same: a chart is made again for another one.
   const series = others.map(answer => answer.data);
   const kept = useMemo(() => series, series);

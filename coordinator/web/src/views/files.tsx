@@ -215,6 +215,7 @@ function levels({ trace }: RankOfFile): Series {
     peak_bytes: from(trace?.peaks),
     reserved_bytes: from(trace?.reserved),
     steps_left_out: 0,
+    account: null,
   };
 }
 
