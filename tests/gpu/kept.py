@@ -59,7 +59,7 @@ def train(options):
 
 
 def lines_kept(snapshot, begun):
-    """Bytes and blocks by line: alive in the snapshot, and allocated after so many events."""
+    """Bytes and blocks by line: alive in the snapshot, and allocated after the event `begun`."""
     allocated = {}
     for number, event in enumerate(snapshot["device_traces"][0]):
         if event["action"] == "alloc":
