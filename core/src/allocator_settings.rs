@@ -187,6 +187,16 @@ impl Config {
         pairs.find(|(of, _)| of == key).map(|(_, value)| value.as_str())
     }
 
+    /// Each setting as `key:value`; of several with one key the last one.
+    pub fn settings(&self) -> Vec<String> {
+        let mut pairs: Vec<&(String, String)> = Vec::new();
+        for pair in &self.pairs {
+            pairs.retain(|(key, _)| *key != pair.0);
+            pairs.push(pair);
+        }
+        pairs.into_iter().map(|(key, value)| format!("{key}:{value}")).collect()
+    }
+
     /// Is `expandable_segments` on?
     pub fn is_expandable(&self) -> bool {
         self.get(EXPANDABLE).is_some_and(is_on)

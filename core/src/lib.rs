@@ -16,6 +16,7 @@
 //! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
 //! | [`stacks`] | live memory by stack and by line, of a rank beside its peers |
+//! | [`differences`] | what sets two groups of ranks apart, of one run or of two |
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | [`incident`], [`policy`] | the life of an incident; whether to ask for a restart |
 //! | [`hints`] | what could be changed in a job so that it takes less memory |
@@ -38,6 +39,7 @@ pub mod census;
 pub mod cluster;
 pub mod detector;
 pub mod diagnosis;
+pub mod differences;
 pub mod hints;
 pub mod incident;
 pub mod limits;

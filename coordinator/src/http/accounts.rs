@@ -5,11 +5,15 @@ use std::ops::RangeInclusive;
 
 use memtape_core::account::{Account, Source, Unit, Value};
 
+use crate::http::asking::Asking;
 use crate::http::rank_routes::{device_missing, host_missing};
 use crate::http::request::Problem;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::visible::Visible;
 use memtape_store::records::SeriesKey;
+
+/// Ranks whose readings are asked of the loop at once.
+const RANKS_AT_ONCE: usize = 256;
 
 /// No reading is known, and its agent gives no reason.
 const NO_READING: &str =
@@ -29,6 +33,19 @@ pub(super) fn steps(from: Option<u64>, to: Option<u64>) -> Result<RangeInclusive
         return Err(Problem::bad(&format!("from={from} comes after to={to}: exchange them")));
     }
     Ok(from..=to)
+}
+
+/// The ranks that a query names.
+///
+/// # Errors
+/// The first one comes after the last one.
+pub(super) fn ranks(first: Option<u32>, last: Option<u32>) -> Result<RangeInclusive<u32>, Problem> {
+    let (first, last) = (first.unwrap_or(0), last.unwrap_or(u32::MAX));
+    if first > last {
+        let line = format!("first_rank={first} comes after last_rank={last}: exchange them");
+        return Err(Problem::bad(&line));
+    }
+    Ok(first..=last)
 }
 
 /// Is one of the steps from `first_step` to `last_step` wanted?
@@ -59,6 +76,48 @@ pub(super) fn readings(attempt: &Attempt, key: SeriesKey, account: Account) -> V
     attempt.detectors.of(key.rank).kept(key.rank, key.device, account)
 }
 
+/// An attempt, as it is found again.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RunKey {
+    pub(super) job: String,
+    pub(super) attempt: u32,
+    serial: u32,
+}
+
+impl RunKey {
+    pub(super) fn of(attempt: &Attempt) -> Self {
+        let record = &attempt.record;
+        Self { job: record.job.clone(), attempt: record.attempt, serial: record.serial }
+    }
+}
+
+/// Hands over the readings of an account of these series of an attempt, each with the index of its
+/// series. They are asked of the loop for a few ranks at a time: it has other things to do between.
+///
+/// # Errors
+/// The coordinator is stopping.
+pub(super) async fn read(
+    asking: &Asking,
+    run: &RunKey,
+    keys: &[SeriesKey],
+    account: Account,
+    found: &mut (dyn FnMut(usize, Value) + Send),
+) -> Result<(), Problem> {
+    for (piece, keys) in keys.chunks(RANKS_AT_ONCE).enumerate() {
+        let (run, keys) = (run.clone(), keys.to_vec());
+        let read = asking.ask(move |view| {
+            let attempt = view.attempt(&run.job, Some(run.attempt));
+            let attempt = attempt.filter(|attempt| attempt.record.serial == run.serial);
+            let of = |key| attempt.map(|attempt| readings(attempt, key, account));
+            keys.into_iter().map(|key| of(key).unwrap_or_default()).collect::<Vec<_>>()
+        });
+        for (index, values) in read.await?.into_iter().enumerate() {
+            values.into_iter().for_each(|of| found(piece * RANKS_AT_ONCE + index, of));
+        }
+    }
+    Ok(())
+}
+
 /// Why there are no readings of an account.
 pub(super) fn why_unknown(view: &Visible<'_>, rank: &Rank, account: Account) -> String {
     let node = view.node(&rank.record.node).filter(|_| rank.presence == Presence::Here);
@@ -85,6 +144,6 @@ pub(super) fn limit_bytes(
             rank.host_limit_bytes(node.and_then(|node| node.host.memory_total_bytes))
         }
         Unit::Bytes => rank.device_bytes(device, node),
-        Unit::Blocks | Unit::Nanoseconds => None,
+        Unit::Blocks | Unit::Nanoseconds | Unit::Ranks => None,
     }
 }

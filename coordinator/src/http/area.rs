@@ -18,7 +18,7 @@ use memtape_core::limits::{
 };
 use memtape_proto::api::{Area, AreaQuery};
 
-use crate::http::accounts;
+use crate::http::accounts::{self, RunKey};
 use crate::http::asking::Asking;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, PathOf, Problem, QueryOf, attempt_of};
@@ -43,9 +43,6 @@ const ANSWER_BYTES: usize = 6 << 20;
 
 /// A grid takes at most this part of the memory for answers.
 const GRID_PART: u64 = 8;
-
-/// Ranks whose readings are asked of the loop at once.
-const RANKS_AT_ONCE: usize = 256;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs/{job}/area", "An account of many ranks over many steps, as a grid.", area)
@@ -72,12 +69,13 @@ async fn area(asking: Asking, path: PathOf<JobPath>, query: QueryOf<AreaQuery>) 
         work_left: AREA_RECORDS_MAX,
     };
     if account.source() == Source::Readings {
-        read_readings(&asking, &known, account, &mut picture).await?;
+        let add = &mut |rank, of| picture.add(rank, of);
+        accounts::read(&asking, &known.run, &known.keys, account, add).await?;
     }
     let store = asking.api.store.clone();
     let make = move |client: &Client| -> memtape_store::Result<Area> {
         if account.source() == Source::StepRecords {
-            picture.read(&store, &known.keys(), account, client)?;
+            picture.read(&store, &known.keys, account, client)?;
         }
         Ok(known.area(account, &picture, shape))
     };
@@ -92,13 +90,9 @@ fn ranks_of<'a>(
     attempt: &'a Attempt,
     query: &AreaQuery,
 ) -> Result<impl Iterator<Item = &'a Rank> + use<'a>, Problem> {
-    let first = query.first_rank.unwrap_or(0);
-    let last = query.last_rank.unwrap_or(u32::MAX);
-    if first > last {
-        let line = format!("first_rank={first} comes after last_rank={last}: exchange them");
-        return Err(Problem::bad(&line));
-    }
-    let mut ranks = attempt.ranks.range(first..=last).map(|(_, rank)| rank).peekable();
+    let wanted = accounts::ranks(query.first_rank, query.last_rank)?;
+    let (first, last) = (*wanted.start(), *wanted.end());
+    let mut ranks = attempt.ranks.range(wanted).map(|(_, rank)| rank).peekable();
     if ranks.peek().is_none() {
         let known = attempt.ranks.keys();
         let (lowest, highest) = (known.clone().next(), known.clone().next_back());
@@ -147,12 +141,10 @@ fn asked(name: &str, number: usize, least: usize, most: usize) -> Result<usize, 
 
 /// What the loop knows of the ranks.
 struct Known {
-    job: String,
-    attempt: u32,
-    serial: u32,
+    run: RunKey,
     ranks: Vec<u32>,
-    /// The device of each whose series has the account.
-    devices: Vec<u8>,
+    /// The series of each that has the account.
+    keys: Vec<SeriesKey>,
     steps_left_out: u64,
     why_unknown: String,
 }
@@ -161,18 +153,16 @@ impl Known {
     fn of(view: &Visible<'_>, job: &str, query: &AreaQuery) -> Result<Self, Problem> {
         let attempt = attempt_of(view, job, query.attempt)?;
         let mut known = Self {
-            job: attempt.record.job.clone(),
-            attempt: attempt.record.attempt,
-            serial: attempt.record.serial,
+            run: RunKey::of(attempt),
             ranks: Vec::new(),
-            devices: Vec::new(),
+            keys: Vec::new(),
             steps_left_out: 0,
             why_unknown: String::new(),
         };
         for rank in ranks_of(attempt, query)? {
             let key = accounts::series(attempt, rank, None, Some(query.account));
             known.ranks.push(key.rank);
-            known.devices.push(key.device);
+            known.keys.push(key);
             known.steps_left_out = known.steps_left_out.saturating_add(rank.record.steps_left_out);
             if known.why_unknown.is_empty() {
                 known.why_unknown = accounts::why_unknown(view, rank, query.account);
@@ -181,21 +171,12 @@ impl Known {
         Ok(known)
     }
 
-    fn key(&self, (rank, device): (u32, u8)) -> SeriesKey {
-        SeriesKey { serial: self.serial, rank, device }
-    }
-
-    fn keys(&self) -> Vec<SeriesKey> {
-        let pairs = self.ranks.iter().copied().zip(self.devices.iter().copied());
-        pairs.map(|pair| self.key(pair)).collect()
-    }
-
     fn area(self, account: Account, picture: &Picture, shape: Shape) -> Area {
         let Shown { base, scale, first_step, steps_per_column, medians, rows } =
             picture.grid.shown(&self.ranks, shape.ranks_per_row);
         Area {
-            job: self.job,
-            attempt: self.attempt,
+            job: self.run.job,
+            attempt: self.run.attempt,
             account: account.into(),
             unit: account.unit().into(),
             source: account.source().into(),
@@ -211,30 +192,6 @@ impl Known {
             steps_left_out: self.steps_left_out,
         }
     }
-}
-
-/// Adds the readings that the detector keeps, for a few ranks at a time: the loop has other things
-/// to do between.
-async fn read_readings(
-    asking: &Asking,
-    known: &Known,
-    account: Account,
-    picture: &mut Picture,
-) -> Result<(), Problem> {
-    for (piece, keys) in known.keys().chunks(RANKS_AT_ONCE).enumerate() {
-        let (job, number, keys) = (known.job.clone(), known.attempt, keys.to_vec());
-        let serial = known.serial;
-        let read = asking.ask(move |view| {
-            let attempt = view.attempt(&job, Some(number));
-            let attempt = attempt.filter(|attempt| attempt.record.serial == serial);
-            let of = |key| attempt.map(|attempt| accounts::readings(attempt, key, account));
-            keys.into_iter().map(|key| of(key).unwrap_or_default()).collect::<Vec<_>>()
-        });
-        for (index, values) in read.await?.into_iter().enumerate() {
-            values.into_iter().for_each(|of| picture.add(piece * RANKS_AT_ONCE + index, of));
-        }
-    }
-    Ok(())
 }
 
 /// The grid, while it is made.

@@ -5,6 +5,8 @@ mod accounts;
 mod area;
 pub(crate) mod asking;
 mod capture_routes;
+mod changes;
+mod differences;
 #[cfg(feature = "cluster")]
 pub(crate) mod gather;
 mod hint_routes;

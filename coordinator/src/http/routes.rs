@@ -27,8 +27,9 @@ use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
 use crate::http::site::Site;
 use crate::http::{
-    access_routes, area, capture_routes, hint_routes, incident_routes, job_routes, kept_routes,
-    line_routes, node_routes, page, policy_routes, rank_routes, sending, series, store_routes,
+    access_routes, area, capture_routes, changes, differences, hint_routes, incident_routes,
+    job_routes, kept_routes, line_routes, node_routes, page, policy_routes, rank_routes, sending,
+    series, store_routes,
 };
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX};
 use crate::standing::MARK;
@@ -52,11 +53,13 @@ const DOCUMENT: &str = "/api/v1/openapi.json";
 pub(crate) fn router(api: Api, names: &[String]) -> Router {
     let site = Site::new(names, Some(api.door.clone()));
     let routes = [
+        changes::add,
         job_routes::add,
         rank_routes::add,
         line_routes::add,
         series::add,
         area::add,
+        differences::add,
         capture_routes::add,
         kept_routes::add,
         incident_routes::add,

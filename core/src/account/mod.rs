@@ -40,14 +40,18 @@ crate::tape::names! {
 }
 
 crate::tape::names! {
-    /// What the values of an account count.
+    /// What values count.
+    #[derive(Default)]
     pub enum Unit in "snake_case" {
         /// Bytes.
+        #[default]
         Bytes,
         /// Blocks of the allocator.
         Blocks,
         /// Nanoseconds.
         Nanoseconds,
+        /// Ranks, of a trait; of no account.
+        Ranks,
     }
 }
 
@@ -119,6 +123,33 @@ impl Account {
             Self::Allocated => one.min(other),
             _ => one.max(other),
         }
+    }
+}
+
+/// The value of an account over many steps: the mean of step times, of everything else the highest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overall {
+    highest: u64,
+    sum: u128,
+    steps: u128,
+}
+
+impl Overall {
+    /// Adds a value that held in its steps. One that comes twice counts twice in a mean.
+    pub fn add(&mut self, of: Value) {
+        let steps = u128::from(of.last_step.saturating_sub(of.first_step)) + 1;
+        self.highest = self.highest.max(of.value);
+        self.sum = self.sum.saturating_add(u128::from(of.value).saturating_mul(steps));
+        self.steps = self.steps.saturating_add(steps);
+    }
+
+    /// The value; none where none was added.
+    pub fn value(&self, account: Account) -> Option<u64> {
+        let mean = self.sum.checked_div(self.steps)?;
+        Some(match account {
+            Account::StepTime => u64::try_from(mean).unwrap_or(u64::MAX),
+            _ => self.highest,
+        })
     }
 }
 

@@ -353,6 +353,10 @@ limits! {
         "Ranks of a capture whose collectives are compared",
         "further ranks are listed as unknown",
         "`memtape show CAPTURE`";
+    CHANGES_SECONDS_MAX: u64 = 300, Seconds, "coordinator",
+        "Time of one stream of changes of the HTTP API",
+        "the stream ends; the client opens another one",
+        "nothing: browsers do so by themselves";
     REQUESTS_PER_SECOND_MAX: u64 = 200, Count, "coordinator",
         "Requests of one caller to the HTTP API a second, sustained",
         "the request is refused with status 429, which says when to come again",
@@ -516,6 +520,10 @@ limits! {
         "Step records that are read for an area",
         "the oldest records are left out",
         "`is_cut` of the answer";
+    DIFFERENCES_MAX: usize = 64, Count, "coordinator",
+        "Lines and traits in a comparison of two groups of ranks",
+        "those that explain least are left out",
+        "`left_out` of the answer";
     STEPS_WAITING_MAX: u64 = 2 << 20, Count, "coordinator",
         "Step records in memory that wait to be packed, as while the disk cannot be written",
         "a report of a node, or an owner on it, that has more than stays free is refused",

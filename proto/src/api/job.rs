@@ -101,3 +101,16 @@ pub enum JobState {
     /// A rank has died: by a signal, by the kernel, or with another status than 0.
     Failed,
 }
+
+/// One event of `/changes`: what has changed since the event before.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Changes {
+    /// True if the events are about all jobs; false if other coordinators own some of them.
+    pub is_whole: bool,
+    /// True if anything may have changed: of what was before this stream nothing is known.
+    pub is_all: bool,
+    /// Names of the jobs that came, went or changed: their ranks, incidents or captures.
+    pub jobs: Vec<String>,
+}

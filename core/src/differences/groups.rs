@@ -1,0 +1,134 @@
+//! The ranks of a group, and the statistics of two groups: medians, highest values and the
+//! separation.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::Kind;
+use crate::account::Account;
+use crate::census::{Census, LineId};
+use crate::snapshot::Frame;
+
+/// A rank of a group, and what is known of it.
+#[derive(Clone, Debug, Default)]
+pub struct Member {
+    /// Its number.
+    pub rank: u32,
+    /// Its value of each account over the steps that are compared.
+    pub values: BTreeMap<Account, u64>,
+    /// Its traits.
+    pub traits: Vec<(Trait, String)>,
+    /// The censuses of its devices; none where the rank is not counted.
+    pub censuses: Vec<Census>,
+}
+
+/// A property that a rank shares with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trait {
+    /// A setting of PyTorch's allocator, as `key:value`.
+    Setting,
+    /// The role in the job's parallelism.
+    Role,
+    /// The size of the device.
+    DeviceSize,
+    /// The rank within its node.
+    LocalRank,
+    /// The node.
+    Node,
+}
+
+impl Trait {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Setting => Kind::Setting,
+            Self::Role => Kind::Role,
+            Self::DeviceSize => Kind::DeviceSize,
+            Self::LocalRank => Kind::LocalRank,
+            Self::Node => Kind::Node,
+        }
+    }
+}
+
+/// A value of each rank of a group that has one.
+pub(super) type Values = Vec<(u32, u64)>;
+
+/// A value over the ranks of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Level {
+    /// Ranks that have a value; of a trait, ranks that have the trait.
+    pub ranks: u32,
+    /// The lower median of their values; 0 for a trait.
+    pub median: u64,
+    /// The highest value; 0 for a trait.
+    pub highest: u64,
+    /// The rank with the highest value; null for a trait, and where no rank has a value.
+    pub highest_rank: Option<u32>,
+}
+
+pub(super) fn level(mut values: Values) -> Level {
+    values.sort_unstable_by_key(|(rank, value)| (*value, core::cmp::Reverse(*rank)));
+    let highest = values.last().copied();
+    Level {
+        ranks: u32::try_from(values.len()).unwrap_or(u32::MAX),
+        median: values.get(values.len().saturating_sub(1) / 2).map_or(0, |(_, value)| *value),
+        highest: highest.map_or(0, |(_, value)| value),
+        highest_rank: highest.map(|(rank, _)| rank),
+    }
+}
+
+/// Of all pairs of values, the part in which the chosen one is higher, less the part in which it is
+/// lower (Cliff's delta). 0 where a group has no value.
+pub(super) fn separation_permille(chosen: &Values, baseline: &Values) -> i32 {
+    let mut others: Vec<u64> = baseline.iter().map(|(_, value)| *value).collect();
+    others.sort_unstable();
+    let ahead = |value: u64| {
+        let lower = others.partition_point(|other| *other < value);
+        let not_higher = others.partition_point(|other| *other <= value);
+        lower as i64 - (others.len() - not_higher) as i64
+    };
+    let sum: i64 = chosen.iter().map(|(_, value)| ahead(*value)).sum();
+    let pairs = (chosen.len() * others.len()).max(1) as i64;
+    i32::try_from(sum.saturating_mul(1000) / pairs).unwrap_or(0)
+}
+
+/// A part of a whole, which is no smaller; 0 of nothing.
+pub(super) fn part_permille(part: u64, whole: u64) -> u32 {
+    let permille = u128::from(part) * 1000 / u128::from(whole.max(1));
+    u32::try_from(permille.min(1000)).unwrap_or(1000)
+}
+
+/// What each counted rank of a group holds by line.
+pub(super) struct ByLine<'a> {
+    counted: Vec<u32>,
+    held: BTreeMap<LineId, BTreeMap<u32, u64>>,
+    pub(super) frames: BTreeMap<LineId, &'a [Frame]>,
+}
+
+pub(super) fn by_line(group: &[Member]) -> ByLine<'_> {
+    let counted = group.iter().filter(|member| !member.censuses.is_empty());
+    let mut found = ByLine {
+        counted: counted.clone().map(|member| member.rank).collect(),
+        held: BTreeMap::new(),
+        frames: BTreeMap::new(),
+    };
+    for member in counted {
+        for (id, line) in member.censuses.iter().flat_map(|census| &census.lines) {
+            found.frames.entry(*id).or_insert(&line.frames);
+            let held = found.held.entry(*id).or_default().entry(member.rank).or_default();
+            *held = held.saturating_add(line.held().bytes);
+        }
+    }
+    found
+}
+
+impl ByLine<'_> {
+    /// The bytes by a line of each counted rank; a rank without the line holds nothing by it.
+    pub(super) fn values(&self, id: LineId) -> Values {
+        let held = self.held.get(&id);
+        let bytes = |rank: &u32| held.and_then(|held| held.get(rank)).copied().unwrap_or(0);
+        self.counted.iter().map(|rank| (*rank, bytes(rank))).collect()
+    }
+}

@@ -1,0 +1,227 @@
+//! What sets two groups of ranks apart: the ranks that a person has chosen and all others, or the
+//! ranks of two runs.
+//!
+//! Three kinds of facts are compared: the accounts of the ranks over some steps, the bytes by line
+//! of code, and traits such as a node or a setting. Each difference says how far it sets the groups
+//! apart (its separation), and how much it explains; the list begins with what explains most. A
+//! trait explains as much as it separates. An account explains its separation times the part by
+//! which its levels differ; a line its separation times its part of the difference in allocated
+//! bytes. Levels differ by their medians, or by their highest values where these differ more: one
+//! rank of many moves no median.
+//!
+//! This file does not read stores and takes no decision about incidents. Whether a difference
+//! between two runs is too large is in [`gate`].
+
+pub mod gate;
+mod groups;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use crate::account::{Account, Unit};
+use crate::census::LineId;
+use crate::limits::DIFFERENCES_MAX;
+use crate::snapshot::Frame;
+use groups::{Values, level, part_permille, separation_permille};
+
+pub use groups::{Level, Member, Trait};
+
+crate::tape::names! {
+    /// What sets the groups apart.
+    #[derive(Default)]
+    pub enum Kind in "snake_case" {
+        /// A line of code that holds live memory.
+        #[default]
+        Line,
+        /// A figure of the ranks over the steps.
+        Account,
+        /// A setting of PyTorch's allocator.
+        Setting,
+        /// The role in the job's parallelism.
+        Role,
+        /// The size of the device.
+        DeviceSize,
+        /// The rank within its node.
+        LocalRank,
+        /// The node.
+        Node,
+    }
+}
+
+/// One fact of two groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// What it is.
+    pub kind: Kind,
+    /// The word of the account, or the value of the trait; empty for a line.
+    pub name: String,
+    /// The frames that tell the line from others, innermost first; none for memory without a stack,
+    /// and for everything that is no line.
+    pub frames: Vec<Frame>,
+    /// What its values count.
+    pub unit: Unit,
+    /// Of the chosen ranks, or of the run.
+    pub chosen: Level,
+    /// Of the other ranks, or of the other run.
+    pub baseline: Level,
+    /// Of all pairs of a chosen and another rank, the part in which the chosen one has more, less
+    /// the part in which it has less: from -1,000 to 1,000.
+    pub separation_permille: i32,
+    /// How much it explains, from 0 to 1,000.
+    pub explains_permille: u32,
+}
+
+/// What sets two groups apart, the differences that explain most first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// All accounts that both groups have, and of lines and traits those that differ, at most
+    /// [`DIFFERENCES_MAX`].
+    pub listed: Vec<Difference>,
+    /// Lines and traits that differ and are not in the list.
+    pub left_out: u32,
+}
+
+/// Compares the chosen ranks with the others. Lines are compared where both groups have censuses.
+pub fn differences(chosen: &[Member], baseline: &[Member]) -> Differences {
+    let accounts = accounts(chosen, baseline);
+    let mut others = lines(chosen, baseline, &accounts);
+    others.extend(traits(chosen, baseline));
+    others.retain(|of| of.explains_permille > 0 || of.apart() > 0);
+    others.sort_by_key(order);
+    let left_out = others.len().saturating_sub(DIFFERENCES_MAX);
+    others.truncate(DIFFERENCES_MAX);
+    let mut listed = accounts;
+    listed.extend(others);
+    listed.sort_by_key(order);
+    Differences { listed, left_out: u32::try_from(left_out).unwrap_or(u32::MAX) }
+}
+
+impl Difference {
+    /// How far the levels are apart.
+    fn apart(&self) -> u64 {
+        let Self { chosen, baseline, .. } = self;
+        let medians = chosen.median.abs_diff(baseline.median);
+        medians.max(chosen.highest.abs_diff(baseline.highest))
+    }
+
+    /// With what it explains: its separation times this part.
+    fn explaining(self, part_permille: u32) -> Self {
+        let explains_permille = self.separation_permille.unsigned_abs() * part_permille / 1000;
+        Self { explains_permille, ..self }
+    }
+}
+
+fn order(of: &Difference) -> impl Ord + use<> {
+    (Reverse(of.explains_permille), of.kind, Reverse(of.apart()))
+}
+
+/// The accounts that both groups have.
+fn accounts(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
+    let known = |group: &[Member]| -> Vec<Account> {
+        group.iter().flat_map(|member| member.values.keys().copied()).collect()
+    };
+    let mut all = known(chosen);
+    all.sort_unstable();
+    all.dedup();
+    let values = |group: &[Member], account: Account| -> Values {
+        let value = |member: &Member| Some((member.rank, *member.values.get(&account)?));
+        group.iter().filter_map(value).collect()
+    };
+    let row = |account: Account| {
+        let (chosen, baseline) = (values(chosen, account), values(baseline, account));
+        if baseline.is_empty() {
+            return None;
+        }
+        let row = Difference {
+            kind: Kind::Account,
+            name: account.as_str().to_string(),
+            unit: account.unit(),
+            ..of_values(chosen, baseline)
+        };
+        let part = part_permille(row.apart(), row.chosen.highest.max(row.baseline.highest));
+        Some(row.explaining(part))
+    };
+    all.into_iter().filter_map(row).collect()
+}
+
+/// The lines that a rank of the groups holds memory by.
+fn lines(chosen: &[Member], baseline: &[Member], accounts: &[Difference]) -> Vec<Difference> {
+    let has_census = |group: &[Member]| group.iter().any(|of| !of.censuses.is_empty());
+    if !has_census(chosen) || !has_census(baseline) {
+        return Vec::new();
+    }
+    let allocated = accounts.iter().find(|of| of.name == Account::Allocated.as_str());
+    let apart = allocated.map_or(0, Difference::apart);
+    let (chosen, baseline) = (groups::by_line(chosen), groups::by_line(baseline));
+    let frames: BTreeMap<LineId, &[Frame]> =
+        baseline.frames.iter().chain(&chosen.frames).map(|(id, of)| (*id, *of)).collect();
+    let row = |(id, frames): (LineId, &[Frame])| {
+        let row = Difference {
+            kind: Kind::Line,
+            frames: frames.to_vec(),
+            unit: Unit::Bytes,
+            ..of_values(chosen.values(id), baseline.values(id))
+        };
+        // Without a difference in all bytes, one line replaces another.
+        let part = part_permille(row.apart(), apart.max(row.apart()));
+        row.explaining(part)
+    };
+    frames.into_iter().map(row).collect()
+}
+
+/// The traits that tell the ranks of one group from those of the other. A kind of trait that has
+/// another value on each rank says no more than the number of the rank and is left out.
+fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
+    let mut kinds: BTreeMap<Trait, BTreeMap<&str, [Values; 2]>> = BTreeMap::new();
+    for (group, members) in [chosen, baseline].into_iter().enumerate() {
+        for member in members {
+            for (of, value) in &member.traits {
+                let values = kinds.entry(*of).or_default().entry(value).or_default();
+                if let Some(values) = values.get_mut(group) {
+                    values.push((member.rank, 1));
+                }
+            }
+        }
+    }
+    let is_shared = |values: &BTreeMap<&str, [Values; 2]>| {
+        values.values().any(|[chosen, baseline]| chosen.len() + baseline.len() > 1)
+    };
+    kinds.retain(|_, values| is_shared(values));
+    let part = |of: &Values, group: &[Member]| {
+        i32::try_from(part_permille(of.len() as u64, group.len() as u64)).unwrap_or(0)
+    };
+    let row = |of: Trait, (value, sides): (&str, [Values; 2])| {
+        let [with, without] = &sides;
+        let separation = part(with, chosen) - part(without, baseline);
+        let with = |values: &Values| Level {
+            ranks: u32::try_from(values.len()).unwrap_or(u32::MAX),
+            ..Level::default()
+        };
+        Difference {
+            kind: of.kind(),
+            name: value.to_string(),
+            unit: Unit::Ranks,
+            chosen: with(&sides[0]),
+            baseline: with(&sides[1]),
+            separation_permille: separation,
+            explains_permille: separation.unsigned_abs(),
+            ..Difference::default()
+        }
+    };
+    let rows = kinds.into_iter();
+    rows.flat_map(|(of, values)| values.into_iter().map(move |value| row(of, value))).collect()
+}
+
+/// The levels of both groups, and how far they are apart.
+fn of_values(chosen: Values, baseline: Values) -> Difference {
+    Difference {
+        separation_permille: separation_permille(&chosen, &baseline),
+        chosen: level(chosen),
+        baseline: level(baseline),
+        ..Difference::default()
+    }
+}

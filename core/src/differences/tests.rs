@@ -1,0 +1,163 @@
+//! What sets groups apart: hand-made groups whose answer is known, and rules that hold for all.
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::gate::{Gate, Gated, Most};
+use super::{Difference, Differences, Kind, Level, Member, Trait, differences};
+use crate::account::Account;
+use crate::census::{Census, LineCensus, LineId};
+use crate::limits::DIFFERENCES_MAX;
+use crate::snapshot::{Frame, Held};
+
+const MIB: u64 = 1 << 20;
+
+fn line(number: u32, bytes: u64) -> (LineId, LineCensus) {
+    let frame = Frame { file: "/app/train.py".to_string(), line: number, ..Frame::default() };
+    let cohorts = BTreeMap::from([(1, Held { bytes, count: 1 })]);
+    (LineId(u64::from(number)), LineCensus { frames: vec![frame], cohorts })
+}
+
+fn member(rank: u32, bytes: u64, lines: &[(u32, u64)], traits: &[(Trait, &str)]) -> Member {
+    let lines = lines.iter().map(|(number, bytes)| line(*number, *bytes)).collect();
+    Member {
+        rank,
+        values: BTreeMap::from([(Account::Allocated, bytes), (Account::StepTime, 1000)]),
+        traits: traits.iter().map(|(of, value)| (*of, (*value).to_string())).collect(),
+        censuses: vec![Census { step: 9, lines, ..Census::default() }],
+    }
+}
+
+fn told(found: &Differences) -> Vec<(Kind, String, i32, u32)> {
+    let name = |of: &Difference| match of.frames.first() {
+        Some(frame) => frame.line.to_string(),
+        None => of.name.clone(),
+    };
+    let row = |of: &Difference| (of.kind, name(of), of.separation_permille, of.explains_permille);
+    found.listed.iter().map(row).collect()
+}
+
+#[test]
+fn a_line_that_keeps_memory_on_one_node_is_first_and_the_node_beside_it() {
+    let node = |name| [(Trait::Node, name), (Trait::Role, "dp")];
+    let all = |rank: u32| match rank {
+        0 | 1 => member(rank, 400 * MIB, &[(36, 300 * MIB), (7, 100 * MIB)], &node("a")),
+        _ => member(rank, 110 * MIB, &[(36, 10 * MIB), (7, 100 * MIB)], &node("b")),
+    };
+    let (chosen, others): (Vec<_>, Vec<_>) = (0..6).map(all).partition(|member| member.rank < 2);
+    let found = differences(&chosen, &others);
+    assert_eq!(
+        told(&found),
+        [
+            (Kind::Line, "36".to_string(), 1000, 1000),
+            (Kind::Node, "a".to_string(), 1000, 1000),
+            (Kind::Node, "b".to_string(), -1000, 1000),
+            (Kind::Account, "allocated".to_string(), 1000, 725),
+            (Kind::Account, "step_time".to_string(), 0, 0),
+        ]
+    );
+    let line = found.listed.first().expect("a line");
+    let level = |median: u64, ranks, rank| Level {
+        ranks,
+        median,
+        highest: median,
+        highest_rank: Some(rank),
+    };
+    assert_eq!(line.chosen, level(300 * MIB, 2, 0));
+    assert_eq!(line.baseline, level(10 * MIB, 4, 2));
+    assert_eq!(found.left_out, 0);
+}
+
+#[test]
+fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
+    let names = ["a", "b", "c", "d"];
+    let of = |rank: u32| {
+        let name = names.get(rank as usize).copied().unwrap_or_default();
+        member(rank, MIB, &[], &[(Trait::Node, name)])
+    };
+    let (chosen, others): (Vec<_>, Vec<_>) = (0..4).map(of).partition(|member| member.rank == 2);
+    let found = told(&differences(&chosen, &others));
+    assert!(found.iter().all(|(kind, ..)| *kind == Kind::Account), "{found:?}");
+}
+
+#[test]
+fn lines_of_a_group_that_is_not_counted_are_not_compared() {
+    let counted = member(0, 5 * MIB, &[(1, MIB)], &[]);
+    let uncounted = Member { censuses: Vec::new(), ..member(1, MIB, &[], &[]) };
+    let found = told(&differences(&[counted], &[uncounted]));
+    assert!(found.iter().all(|(kind, ..)| *kind == Kind::Account), "{found:?}");
+}
+
+#[test]
+fn an_account_that_a_group_lacks_is_not_compared() {
+    let mut other = member(1, MIB, &[], &[]);
+    other.values.remove(&Account::StepTime);
+    let found = told(&differences(&[member(0, MIB, &[], &[])], &[other]));
+    assert_eq!(found, [(Kind::Account, "allocated".to_string(), 0, 0)]);
+    assert_eq!(differences(&[], &[]), Differences::default());
+}
+
+#[test]
+fn a_gate_is_about_the_highest_rank() {
+    let level = |highest| Level { highest, median: 1, ..Level::default() };
+    let gate = |word: &str, most| Gate { of: word.parse().expect("a word"), most };
+    let percent = gate("peak", Most::Permille(50));
+    assert!(!percent.is_exceeded(&level(1050), &level(1000)));
+    assert!(percent.is_exceeded(&level(1051), &level(1000)));
+    assert!(!percent.is_exceeded(&level(1), &level(1000)));
+    let amount = gate("line", Most::Amount(0));
+    assert!(amount.is_exceeded(&level(1), &level(0)));
+    assert!(!amount.is_exceeded(&level(u64::MAX), &level(u64::MAX)));
+    assert!(amount.is_about(Kind::Line, ""));
+    assert!(percent.is_about(Kind::Account, "peak"));
+    assert!(!percent.is_about(Kind::Account, "reserved"));
+    assert!(!percent.is_about(Kind::Node, "peak"));
+    assert!("peeks".parse::<Gated>().is_err());
+}
+
+fn members() -> impl Strategy<Value = Vec<Member>> {
+    let lines = prop::collection::vec((0_u32..90, 0_u64..1000), 0..90);
+    let traits = prop::collection::vec((0_usize..5, 0_usize..3), 0..5);
+    let of =
+        (0_u32..64, 0_u64..u64::MAX, lines, traits).prop_map(|(rank, bytes, lines, traits)| {
+            let kinds =
+                [Trait::Setting, Trait::Role, Trait::DeviceSize, Trait::LocalRank, Trait::Node];
+            let traits: Vec<(Trait, &str)> = traits
+                .into_iter()
+                .filter_map(|(of, value)| Some((*kinds.get(of)?, *["x", "y", "z"].get(value)?)))
+                .collect();
+            member(rank, bytes, &lines, &traits)
+        });
+    prop::collection::vec(of, 0..8)
+}
+
+proptest! {
+    /// Exchanged groups have the same differences with the other sign; parts are parts; the list
+    /// is in order and bounded.
+    #[test]
+    fn groups_can_be_exchanged(chosen in members(), others in members()) {
+        let found = differences(&chosen, &others);
+        let exchanged = differences(&others, &chosen);
+        let sum = |of: &Differences| {
+            let separations = of.listed.iter().map(|row| i64::from(row.separation_permille));
+            (of.listed.len(), of.left_out, separations.sum::<i64>())
+        };
+        let (rows, left_out, separations) = sum(&found);
+        prop_assert_eq!((rows, left_out), (sum(&exchanged).0, sum(&exchanged).1));
+        if left_out == 0 {
+            prop_assert_eq!(separations, -sum(&exchanged).2);
+        }
+        let explained: Vec<u32> = found.listed.iter().map(|row| row.explains_permille).collect();
+        prop_assert!(explained.is_sorted_by(|one, next| one >= next));
+        prop_assert!(explained.iter().all(|part| *part <= 1000));
+        let is_part = |row: &Difference| (-1000..=1000).contains(&row.separation_permille);
+        prop_assert!(found.listed.iter().all(is_part));
+        let listed = found.listed.iter().filter(|row| row.kind != Kind::Account).count();
+        prop_assert!(listed <= DIFFERENCES_MAX);
+        prop_assert!(left_out == 0 || listed == DIFFERENCES_MAX);
+    }
+}
