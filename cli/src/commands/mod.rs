@@ -28,6 +28,7 @@ pub(crate) mod queries {
     pub(crate) mod list;
     pub(crate) mod names;
     pub(crate) mod policy;
+    pub(crate) mod runs;
     pub(crate) mod show;
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod analysis;
 pub(crate) mod answers;
 pub(crate) mod cluster;
 pub(crate) mod collectives;
+pub(crate) mod differences;
 pub(crate) mod kept;
 pub(crate) mod ledger;
 pub(crate) mod lines;

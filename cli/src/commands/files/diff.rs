@@ -1,4 +1,5 @@
-//! `memtape diff A B`: how many bytes B holds more or less than A, by device and line of code.
+//! `memtape diff A B`: how many bytes B holds more or less than A, by device and line of code. With
+//! `--run` the two are runs, and the coordinator compares them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,7 @@ use memtape_core::diagnosis::files::{Analysis, Diff, Rank, analyze, diff};
 use memtape_core::tape::layout::Clock;
 
 use crate::client::unknown::{listed_ranks, no_rank};
+use crate::commands::queries::runs::{self, RunOptions};
 use crate::globals::Globals;
 use crate::read::jobs::may_be_one;
 use crate::read::order::{self, Ordered, RankSource};
@@ -18,7 +20,7 @@ use crate::render::analysis::{Report, difference};
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
     /// The baseline: an earlier snapshot, tape or capture, or that of a healthy rank; a folder; -
-    /// for stdin.
+    /// for stdin; with `--run` a job.
     #[arg(value_name = "A")]
     pub(crate) from: PathBuf,
     /// What to compare with it.
@@ -30,6 +32,8 @@ pub(crate) struct DiffArgs {
     /// Show all lines and stacks, not only the first ones.
     #[arg(long)]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) options: RunOptions,
 }
 
 /// One side: the newest state of each rank.
@@ -52,6 +56,10 @@ struct Compared {
 /// Fails when a side cannot be read, or the sides have no rank in common; after the comparison,
 /// when a file of a folder could not be read.
 pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
+    if args.options.run {
+        let names = runs::names(&args.from, &args.to)?;
+        return runs::run(names, args.rank, &args.options, globals);
+    }
     let from = side(&args.from, args.rank, globals)?;
     let to = side(&args.to, args.rank, globals)?;
     let left_out: Vec<Unreadable> = from.left_out.into_iter().chain(to.left_out).collect();
