@@ -20,8 +20,11 @@ pub(crate) fn text(of: &Kept) -> String {
         range(of)
     );
     if let Some(peer_bytes) = of.peer_bytes {
-        let peers = plural(of.peers.len() as u64, "peer");
-        let _ = writeln!(text, "median of {peers}: {}", bytes(peer_bytes));
+        let others = match &of.baseline {
+            Some(capture) => format!("in {}", clean(capture)),
+            None => format!("median of {}", plural(of.peers.len() as u64, "peer")),
+        };
+        let _ = writeln!(text, "{others}: {}", bytes(peer_bytes));
     }
     for missing in &of.missing_peers {
         let _ = writeln!(text, "rank {} is not compared: {}", missing.rank, clean(&missing.why));
@@ -31,7 +34,8 @@ pub(crate) fn text(of: &Kept) -> String {
         let _ = writeln!(text, "not compared: {left_out} of the same role with farther numbers");
     }
     if !of.lines.is_empty() {
-        let _ = write!(text, "\n{}", table(&of.lines).text());
+        let others = if of.baseline.is_some() { ">baseline" } else { ">median peer" };
+        let _ = write!(text, "\n{}", table(&of.lines, others).text());
     }
     if of.other_lines.count > 0 {
         let (more, held) = (plural(of.other_lines.count, "more line"), bytes(of.other_lines.bytes));
@@ -53,7 +57,7 @@ fn range(of: &Kept) -> String {
     }
 }
 
-fn table(lines: &[KeptLine]) -> Table<'_, KeptLine> {
+fn table<'a>(lines: &'a [KeptLine], others: &'a str) -> Table<'a, KeptLine> {
     let name = |line: &KeptLine| match frame(&line.frame).as_str() {
         ":0" => "(no stack)".to_string(),
         known => known.to_string(),
@@ -70,7 +74,7 @@ fn table(lines: &[KeptLine]) -> Table<'_, KeptLine> {
         .column("line", name)
         .column(">holds", |line| bytes(line.bytes))
         .column(">blocks", |line| line.blocks)
-        .column_if_any(">median peer", |line| line.peer_bytes.map(bytes))
+        .column_if_any(others, |line| line.peer_bytes.map(bytes))
         .column_if_any(">beyond it", beyond)
         .column(">of steps", steps)
 }

@@ -32,19 +32,20 @@ pub(crate) fn add(routes: Routes) -> Routes {
 async fn kept(asking: Asking, path: PathOf<IdPath>, query: QueryOf<KeptQuery>) -> Answer<Kept> {
     let (Path(IdPath { id }), Query(query)) = (path?, query?);
     let steps = steps_of(&query)?;
-    let (capture, rank) = (id.clone(), query.rank);
-    let found = asking.ask(move |view| wanted(view, &id, rank, steps)).await?;
+    let (capture, asked) = (id.clone(), query.clone());
+    let found = asking.ask(move |view| wanted(view, &id, &asked, steps)).await?;
     let (known, wanted) = found?;
-    asking.audit_read("read kept memory", format!("{capture}, rank {rank}")).await?;
+    asking.audit_read("read kept memory", format!("{capture}, rank {}", query.rank)).await?;
     asking.reserve(KEPT_BYTES).await?;
     let compared = kept::compare(&asking.api.snapshots, wanted).await.map_err(|why| match why {
         NotKept::Unreadable(why) => unreadable(&why),
         NotKept::Later { last_step } => later(&known, query.to.unwrap_or(last_step), last_step),
     })?;
-    let Kept { capture, job, attempt, clock, peers_left_out, .. } = known;
-    let KeptQuery { rank, from, to } = query;
+    let Kept { capture, job, attempt, clock, baseline, peers_left_out, .. } = known;
+    let KeptQuery { rank, from, to, .. } = query;
     let from = from.map(|from| from.max(1));
-    Ok(Json(Kept { capture, job, attempt, rank, clock, from, to, peers_left_out, ..compared }))
+    let known = Kept { capture, job, attempt, rank, clock, from, to, baseline, ..compared };
+    Ok(Json(Kept { peers_left_out, ..known }))
 }
 
 /// The steps of a query.
@@ -70,23 +71,27 @@ fn later(of: &Kept, to: u64, last_step: u64) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, line)
 }
 
-/// What the loop knows of a rank in a capture, and the snapshots to compare: its own, and those of
-/// the nearest ranks with its role.
+/// What the loop knows of a rank in a capture, and the snapshots to compare: its own, and that of
+/// the baseline or else those of the nearest ranks with its role.
 ///
 /// # Errors
 /// There is no such capture or rank, or nothing of the rank is stored.
 fn wanted(
     view: &Visible<'_>,
     id: &str,
-    rank: u32,
+    query: &KeptQuery,
     steps: AllocationSteps,
 ) -> Result<(Kept, Wanted), Problem> {
-    let hash = hash_of(view, id, rank)?;
+    let (rank, hash) = (query.rank, hash_of(view, id, query.rank)?);
+    let baseline = query.baseline.as_deref().map(|of| hash_of(view, of, rank)).transpose()?;
     let state = view.capture(id).ok_or_else(|| Problem::unknown("capture", id))?;
     let attempt = view.attempt_of(state.record.serial);
     let role = |rank: u32| attempt.and_then(|attempt| attempt.ranks.get(&rank)?.role);
     let roles: Vec<_> = state.parts.iter().map(|part| (part.rank, role(part.rank))).collect();
-    let mut nearest = nearest_peers(rank, &roles);
+    let mut nearest = match baseline {
+        Some(_) => Vec::new(),
+        None => nearest_peers(rank, &roles),
+    };
     let peers_left_out = nearest.len().saturating_sub(PEERS_COMPARED_MAX);
     nearest.truncate(PEERS_COMPARED_MAX);
     let peer = |rank: u32| (rank, hash_of(view, id, rank).map_err(|problem| problem.line));
@@ -96,8 +101,9 @@ fn wanted(
         attempt: state.record.attempt,
         rank,
         clock: attempt.map(Attempt::clock).unwrap_or_default().into(),
+        baseline: query.baseline.clone(),
         peers_left_out: u32::try_from(peers_left_out).unwrap_or(u32::MAX),
         ..Kept::default()
     };
-    Ok((known, Wanted { hash, steps, peers: nearest.into_iter().map(peer).collect() }))
+    Ok((known, Wanted { hash, steps, baseline, peers: nearest.into_iter().map(peer).collect() }))
 }

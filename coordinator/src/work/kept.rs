@@ -19,6 +19,8 @@ pub(crate) struct Wanted {
     pub(crate) hash: blake3::Hash,
     /// Steps in which the memory was allocated.
     pub(crate) steps: AllocationSteps,
+    /// The rank's snapshot in another capture, which it is compared with in place of peers.
+    pub(crate) baseline: Option<blake3::Hash>,
     /// Each peer, and why it has no snapshot.
     pub(crate) peers: Vec<(u32, Result<blake3::Hash, String>)>,
 }
@@ -40,24 +42,29 @@ struct Own {
     compared: ComparedStacks,
 }
 
-/// The rank's memory beside its peers'. A peer that cannot be compared is listed as missing.
+/// The rank's memory beside its peers', or beside its own in another capture. A peer that cannot be
+/// compared is listed as missing.
 ///
 /// # Errors
-/// The rank's snapshot cannot be read, or the steps end after it.
+/// A snapshot of the rank cannot be read, or the steps end after the first one.
 pub(crate) async fn compare(stored: &Snapshots, wanted: Wanted) -> Result<Kept, NotKept> {
-    let Wanted { hash, steps, peers: wanted } = wanted;
+    let Wanted { hash, steps, baseline, peers: wanted } = wanted;
     let bounds = stored.bounds().without_trace();
     let own = stored.read(hash, bounds, move |of, _| own(&of, steps)).await?;
     let Own { step, role, compared } = own?;
     let (compared, role) = (Arc::new(Mutex::new(compared)), Arc::new(role));
+    if let Some(hash) = baseline {
+        let table = compared.clone();
+        let add = move |of: RankSnapshot, _| add_other(&table, &of, steps);
+        stored.read(hash, bounds, add).await?;
+    }
     let (mut peers, mut missing_peers) = (Vec::new(), Vec::new());
     for (rank, hash) in wanted {
         let (table, role) = (compared.clone(), role.clone());
         let add = move |of: RankSnapshot, _| match not_a_peer(&role, step, &of) {
             Some(why) => Err(why.to_string()),
             None => {
-                let live = LiveStacks::of_snapshot(&of, steps);
-                table.lock().unwrap_or_else(PoisonError::into_inner).add_other(&live);
+                add_other(&table, &of, steps);
                 Ok(())
             }
         };
@@ -77,6 +84,11 @@ pub(crate) async fn compare(stored: &Snapshots, wanted: Wanted) -> Result<Kept, 
     let kept = blocking(move || Kept::of(&compared.lock().unwrap_or_else(PoisonError::into_inner)));
     let kept = kept.await.map_err(NotRead::from)?;
     Ok(Kept { step, peers, missing_peers, ..kept })
+}
+
+fn add_other(table: &Mutex<ComparedStacks>, of: &RankSnapshot, steps: AllocationSteps) {
+    let live = LiveStacks::of_snapshot(of, steps);
+    table.lock().unwrap_or_else(PoisonError::into_inner).add_other(&live);
 }
 
 fn own(of: &RankSnapshot, steps: AllocationSteps) -> Result<Own, NotKept> {

@@ -18,6 +18,8 @@ pub struct KeptQuery {
     pub from: Option<u64>,
     /// Last step, at most that of the capture; without one all later steps too.
     pub to: Option<u64>,
+    /// Id of another capture: the rank is compared with itself there, in place of its peers.
+    pub baseline: Option<String>,
 }
 
 /// The memory of one rank that was allocated in steps `from` to `to` and is alive at the end of
@@ -54,6 +56,9 @@ pub struct Kept {
     /// known: they are in no other number here. Without a range they and `bytes` are all that the
     /// allocator has handed out.
     pub unrecorded_bytes: u64,
+    /// Id of the capture that the rank was compared with in place of peers: then every number of a
+    /// median peer is that of the rank there.
+    pub baseline: Option<String>,
     /// The ranks that were compared, of the same role and at the same step, in order: at most 15,
     /// those with the nearest numbers.
     pub peers: Vec<u32>,

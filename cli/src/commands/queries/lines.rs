@@ -44,6 +44,9 @@ pub(crate) struct LinesArgs {
     /// Of a capture, show only memory that was allocated up to this step.
     #[arg(long, value_name = "STEP")]
     pub(crate) to: Option<u64>,
+    /// Of a capture, show the rank beside itself in this other capture, in place of its peers.
+    #[arg(long, value_name = "CAPTURE")]
+    pub(crate) baseline: Option<String>,
     #[command(flatten)]
     pub(crate) watch: Watch,
 }
@@ -74,8 +77,8 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     {
         return of_capture(id, args, globals);
     }
-    if args.from.or(args.to).is_some() {
-        let line = "--from and --to are for a capture: `memtape captures` lists them";
+    if args.from.or(args.to).is_some() || args.baseline.is_some() {
+        let line = "--from, --to and --baseline are for a capture: `memtape captures` lists them";
         return Err(Mistakes::one(line).into());
     }
     let asked = match args.of.as_slice() {
@@ -113,7 +116,9 @@ fn of_capture(id: &str, args: &LinesArgs, globals: &Globals) -> anyhow::Result<(
     let asked = [("rank", Some(u64::from(rank)))].into_iter().chain(steps);
     let asked = asked.filter_map(|(name, number)| Some((name, number?.to_string())));
     let asked: Vec<(&str, String)> = asked.collect();
-    let query: Vec<(&str, &str)> = asked.iter().map(|(name, of)| (*name, of.as_str())).collect();
+    let baseline = args.baseline.iter().map(|of| ("baseline", of.as_str()));
+    let query: Vec<(&str, &str)> =
+        asked.iter().map(|(name, of)| (*name, of.as_str())).chain(baseline).collect();
     args.watch.print(|| {
         let answer = client.get(&["captures", &capture.id, "kept"], &query)?;
         globals.shown(&answer, |found: Kept| {
