@@ -116,6 +116,15 @@ impl Running {
     }
 
     /// Asks until the answer is as wished.
+    /// A stream of changes, of a client that has seen the event with this id.
+    pub(crate) async fn changes(&self, last: Option<&str>) -> Events {
+        let asked = reqwest::Client::new().get(self.url("/api/v1/changes"));
+        let asked = last.into_iter().fold(asked, |asked, id| asked.header("last-event-id", id));
+        let answer = asked.send().await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        Events { answer, text: String::new() }
+    }
+
     pub(crate) async fn wait(&self, path: &str, is_there: impl Fn(&Value) -> bool) -> Value {
         let begin = Instant::now();
         loop {
@@ -141,6 +150,34 @@ impl Running {
         let labels = format!(r#"job="{job}",attempt="0",rank="{rank}",node="node-a""#);
         let line = format!("memtape_rank_growth_bytes_per_step{{{labels}}} {rate}.0");
         assert!(text.contains(&line), "no {line} in {text}");
+    }
+}
+
+/// Server-sent events, as they come.
+pub(crate) struct Events {
+    answer: reqwest::Response,
+    text: String,
+}
+
+impl Events {
+    /// The id and the data of the next event.
+    pub(crate) async fn next(&mut self) -> (String, Value) {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| {
+                    let line = event.lines().find_map(|line| line.strip_prefix(name));
+                    line.map(|value| value.trim().to_string())
+                };
+                let found = field("id:").zip(field("data:"));
+                self.text = rest.to_string();
+                if let Some((id, data)) = found {
+                    return (id, serde_json::from_str(&data).unwrap());
+                }
+                continue;
+            }
+            let chunk = self.answer.chunk().await.unwrap().expect("the stream goes on");
+            self.text.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
     }
 }
 

@@ -98,14 +98,21 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
     let snapshot = "A `RankSnapshot` of memtape.proto, compressed with zstd.";
     let pickle = "What `torch.cuda.memory._snapshot` returns, as a pickle.";
     let backup = "The file of a backup; one without its end is none.";
+    let changes = "Events whose data are `Changes`, with an id: a client that comes again sends it as \
+                   `Last-Event-ID`.";
     let file = "application/octet-stream";
+    // The data of an event.
+    schemas.subschema_for::<Changes>();
     vec![
         answers::<Index>("get /api/v1", schemas),
         answers::<Jobs>("get /api/v1/jobs", schemas),
+        sends("get /api/v1/changes", "text/event-stream", changes),
         answers::<Ranks>("get /api/v1/jobs/{job}/ranks", schemas).query::<RanksQuery>(),
         answers::<Lines>("get /api/v1/jobs/{job}/lines", schemas).query::<LinesQuery>(),
         answers::<Series>("get /api/v1/jobs/{job}/series", schemas).query::<SeriesQuery>(),
         answers::<Area>("get /api/v1/jobs/{job}/area", schemas).query::<AreaQuery>(),
+        answers::<Differences>("get /api/v1/jobs/{job}/differences", schemas)
+            .query::<DifferencesQuery>(),
         answers::<Captures>("get /api/v1/captures", schemas).query::<JobQuery>(),
         answers::<Capture>("get /api/v1/captures/{id}", schemas),
         sends("get /api/v1/captures/{id}/ranks/{rank}", "application/zstd", snapshot),

@@ -12,9 +12,10 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 31] = [
+const REQUESTS: [(&str, &str); 33] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
+    ("get /api/v1/changes", "/api/v1/changes"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
     ("get /api/v1/jobs/{job}/lines", "/api/v1/jobs/train/lines"),
     ("get /api/v1/jobs/{job}/policy", "/api/v1/jobs/train/policy"),
@@ -22,6 +23,10 @@ const REQUESTS: [(&str, &str); 31] = [
     ("post /api/v1/incidents/{id}/approve", "/api/v1/incidents/inc-none/approve"),
     ("get /api/v1/jobs/{job}/series", "/api/v1/jobs/train/series?rank=2&account=step_time"),
     ("get /api/v1/jobs/{job}/area", "/api/v1/jobs/train/area?account=peak"),
+    (
+        "get /api/v1/jobs/{job}/differences",
+        "/api/v1/jobs/train/differences?first_rank=2&last_rank=2",
+    ),
     ("post /api/v1/jobs/{job}/captures", "/api/v1/jobs/train/captures"),
     ("get /api/v1/captures", "/api/v1/captures"),
     ("get /api/v1/captures/{id}", "/api/v1/captures/{capture}"),
@@ -158,6 +163,12 @@ async fn the_document_is_the_running_server() {
         assert!(operation["summary"].as_str().is_some_and(|line| line.ends_with('.')), "{name}");
         let path = path.replace("{capture}", &request.capture_id).replace("{incident}", incident);
         let (status, answer) = match method {
+            "get" if path.ends_with("/changes") => {
+                let (_, event) = running.changes(None).await.next().await;
+                let changes = &document["components"]["schemas"]["Changes"];
+                schemas.assert_valid(changes, &event, &path);
+                (200, event)
+            }
             "get" => running.get(&path).await,
             // Refused, each in its own way.
             _ => running.post(&path, "{\"step\":99999,\"token\":\"?\"}").await,
