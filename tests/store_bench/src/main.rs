@@ -1,9 +1,12 @@
 //! Step records of a training cluster, kept by Memtape, by a plain sled with a key for each
 //! record, and by redb: the same rows, in the same order, durable after every group.
 //!
+//! With `history FOLDER RANKS STEPS` it writes the store of one job instead.
+//!
 //! Prints one JSON object of figures. Each store is a folder of its own on the same disk; its
 //! bytes are those that the file system has given it.
 
+mod history;
 mod rows;
 mod stores;
 
@@ -30,6 +33,12 @@ const WINDOWS: u64 = 401;
 const REOPENINGS: usize = 5;
 
 fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [command, folder, ranks, steps] = arguments.as_slice()
+        && command == "history"
+    {
+        return history::write(Path::new(folder), ranks.parse()?, steps.parse()?);
+    }
     let records = match std::env::args().nth(1) {
         Some(text) => text.parse().context("the first argument is a number of records")?,
         None => RECORDS,

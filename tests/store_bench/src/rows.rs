@@ -25,8 +25,13 @@ pub(crate) fn wall_ns(step: u64) -> i64 {
 
 /// The rows of all ranks from this step on.
 pub(crate) fn group(first: u64) -> Vec<(u32, Vec<Row>)> {
+    group_of(RANKS, first)
+}
+
+/// The rows of so many ranks from this step on.
+pub(crate) fn group_of(ranks: u32, first: u64) -> Vec<(u32, Vec<Row>)> {
     let rows = |rank| (first..first + GROUP_STEPS).map(|step| row(rank, step)).collect();
-    (0..RANKS).map(|rank| (rank, rows(rank))).collect()
+    (0..ranks).map(|rank| (rank, rows(rank))).collect()
 }
 
 fn row(rank: u32, step: u64) -> Row {

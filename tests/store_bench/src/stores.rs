@@ -37,7 +37,7 @@ pub(crate) trait Peer: Sized {
 }
 
 /// The very store, on the real disk, without its thread, at times that are set.
-pub(crate) struct Memtape(Store);
+pub(crate) struct Memtape(pub(crate) Store);
 
 fn series(rank: u32) -> SeriesKey {
     SeriesKey { serial: 1, rank, device: 0 }
