@@ -1,5 +1,6 @@
-// The answers that the views show: each path is asked for once, whoever shows it, and again every
-// few seconds while somebody does. A view is drawn again only where the text of an answer changed.
+// The answers that the views show: each path is asked for once, whoever shows it, and again while
+// somebody does: when the coordinator says that something of it has changed, else every few seconds.
+// A view is drawn again only where the text of an answer changed.
 //
 // Answers are kept for a while after the last view of them has gone, so that Back shows at once what
 // was there.
@@ -8,8 +9,11 @@ import { signal, type Signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 
 import { getText, NotFound, NotSignedIn, report } from './api';
+import { Live } from './live';
 
 const EVERY_MS = 2000;
+/** What no change is told of, such as a time, is asked for again after this time. */
+const UNCHANGED_MS = 15_000;
 const KEPT_MAX = 256;
 const PARALLEL_MAX = 6;
 
@@ -97,11 +101,16 @@ const waiting: (() => Promise<void>)[] = [];
 let running = 0;
 
 function ask(path: string, of: Known) {
-  const isFresh = of.text !== '' && (of.everyMs === 0 || Date.now() - of.askedMs < of.everyMs);
-  if (of.isAsking || isFresh) return;
+  if (of.isAsking || (of.text !== '' && isFresh(path, of))) return;
   of.isAsking = true;
   waiting.push(() => answered(path, of));
   run();
+}
+
+function isFresh(path: string, { everyMs, askedMs }: Known): boolean {
+  const ageMs = Date.now() - askedMs;
+  if (everyMs === 0 || ageMs < everyMs) return true;
+  return live.isOn && ageMs < UNCHANGED_MS && !live.hasChanged(path, askedMs);
 }
 
 function run() {
@@ -145,6 +154,7 @@ export function refresh() {
 /** Forgets all answers and asks again: another person has signed in or out. */
 export function restart() {
   isSignInNeeded.value = false;
+  live.listen();
   for (const [path, of] of known) {
     if (of.users === 0) known.delete(path);
     of.text = '';
@@ -153,7 +163,14 @@ export function restart() {
   }
 }
 
+const live = new Live(refresh);
+
 if (!report) {
   setInterval(refresh, EVERY_MS / 2);
-  document.addEventListener('visibilitychange', refresh);
+  document.addEventListener('visibilitychange', () => {
+    if (document.hidden) live.stop();
+    else live.listen();
+    refresh();
+  });
+  live.listen();
 }

@@ -138,6 +138,15 @@ export interface AreaOf {
   columns?: number;
 }
 
+/** Which ranks and steps are compared: with the baseline, else with the other ranks. */
+export interface DifferencesOf {
+  job: string;
+  attempt: number;
+  ranks: Span | null;
+  steps: Span | null;
+  baseline?: { job: string; attempt: number };
+}
+
 /** Ranks of a job that are listed. */
 const RANKS_LISTED = 256;
 
@@ -154,8 +163,14 @@ export const paths = {
   incident: (id: string) => `incidents/${part(id)}`,
   capture: (id: string) => `captures/${part(id)}`,
   collectives: (id: string) => `captures/${part(id)}/collectives`,
-  kept: (id: string, rank: number, steps: Span | null) =>
-    `captures/${part(id)}/kept${query({ rank, from: steps && Math.max(1, steps.from), to: steps && Math.max(1, steps.to) })}`,
+  /** Beside the peers, or beside the same rank in the capture `baseline`. */
+  kept: (id: string, rank: number, steps: Span | null, baseline: string | null = null) =>
+    `captures/${part(id)}/kept${query({
+      rank,
+      from: steps && Math.max(1, steps.from),
+      to: steps && Math.max(1, steps.to),
+      baseline,
+    })}`,
   /** Those whose memory grows fastest. */
   ranks: (job: string, attempt: number | null) =>
     `jobs/${part(job)}/ranks${query({ attempt, most: RANKS_LISTED })}`,
@@ -174,6 +189,16 @@ export const paths = {
       account: of.account ?? null,
       from: of.steps?.from ?? null,
       to: of.steps?.to ?? null,
+    })}`,
+  differences: (of: DifferencesOf) =>
+    `jobs/${part(of.job)}/differences${query({
+      attempt: of.attempt,
+      from: of.steps?.from ?? null,
+      to: of.steps?.to ?? null,
+      first_rank: of.ranks?.from ?? null,
+      last_rank: of.ranks?.to ?? null,
+      baseline_job: of.baseline?.job ?? null,
+      baseline_attempt: of.baseline?.attempt ?? null,
     })}`,
   area: (of: AreaOf) =>
     `jobs/${part(of.job)}/area${query({

@@ -9,6 +9,7 @@ export const KEYS: [keys: string[], words: string][] = [
   [['g', 'a'], 'go to the actions'],
   [['['], 'previous capture of the job'],
   [[']'], 'next capture of the job'],
+  [['b'], 'take this run or capture as the baseline, or remove it'],
   [['Tab'], 'next link, button, table or chart'],
   [['←', '→', '↑', '↓'], 'move in the chart that has the focus'],
   [['Esc'], 'close; in a chart, show all again'],
@@ -19,7 +20,7 @@ const GOES: Record<string, string> = { h: 'jobs', n: 'nodes', a: 'actions' };
 
 /** What a key asks for. */
 export type Wish =
-  | { kind: 'find' | 'keys' | 'g' }
+  | { kind: 'find' | 'keys' | 'g' | 'baseline' }
   | { kind: 'capture'; which: 'before' | 'after' }
   | { kind: 'go'; view: string };
 
@@ -36,6 +37,7 @@ export function wishOf(press: Press, isAfterG: boolean): Wish | null {
   if (isHeld(press)) return null;
   if (isAfterG && Object.hasOwn(GOES, key)) return { kind: 'go', view: GOES[key] };
   if (key === 'g') return { kind: 'g' };
+  if (key === 'b') return { kind: 'baseline' };
   if (key === '?') return { kind: 'keys' };
   if (key === '[') return { kind: 'capture', which: 'before' };
   return key === ']' ? { kind: 'capture', which: 'after' } : null;

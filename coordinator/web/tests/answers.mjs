@@ -50,8 +50,28 @@ export const capture = (job, of) => ({
   ...of,
 });
 
+const level = (ranks, median, highest = median, highest_rank = null) => ({ ranks, median, highest, highest_rank });
+
+/** What sets ranks of a job apart from the others, or a run from another one. */
+export function differences(name, [first, last], baseline) {
+  const chosen = last - first + 1;
+  const group = (job, attempt, ranks) => ({ job, attempt, ranks, counted_ranks: ranks, first_step: 1, last_step: LAST_STEP, is_cut: false });
+  const row = of => ({ name: '', frames: [], unit: 'bytes', separation_permille: 1000, ...of });
+  return {
+    chosen: group(name, 0, baseline ? 8 : chosen),
+    baseline: baseline ? group(baseline.job, baseline.attempt, 8) : group(name, 0, 8 - chosen),
+    differences: [
+      row({ kind: 'line', frames: [CULPRIT], chosen: level(chosen, 900 * MIB, 900 * MIB, LEAKING), baseline: level(5, MIB, MIB, 0), explains_permille: 970 }),
+      row({ kind: 'setting', name: 'expandable_segments:True', unit: 'ranks', chosen: level(chosen, 0), baseline: level(0, 0), explains_permille: 900 }),
+      row({ kind: 'account', name: 'peak', chosen: level(chosen, 3 * GIB, 4 * GIB, LEAKING), baseline: level(5, 2 * GIB, 2 * GIB, 0), explains_permille: 500 }),
+      row({ kind: 'account', name: 'step_time', unit: 'nanoseconds', chosen: level(chosen, 12e6, 13e6, first), baseline: level(5, 12e6, 12e6, 0), separation_permille: 0, explains_permille: 0 }),
+    ],
+    left_out: 3,
+  };
+}
+
 /** What a rank allocated from one step to another and had in a capture. */
-export function kept(capture, number, from, to) {
+export function kept(capture, number, from, to, baseline = null) {
   const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
   const steps = Math.max(0, Math.min(to ?? Infinity, capture.step) - Math.max(from ?? 1, ONSET) + 1);
   const own = number === LEAKING ? steps * GROWTH : 0;
@@ -73,9 +93,10 @@ export function kept(capture, number, from, to) {
     bytes: own + 4 * MIB,
     blocks: stacks.reduce((sum, of) => sum + of.blocks, 0),
     unrecorded_bytes: 0,
-    peers: [0, 1, 3, 4, 5, 7].filter(peer => peer !== number),
+    baseline,
+    peers: baseline ? [] : [0, 1, 3, 4, 5, 7].filter(peer => peer !== number),
     peers_left_out: 0,
-    missing_peers: [{ rank: 6, why: 'its agent did not answer in 30 s' }],
+    missing_peers: baseline ? [] : [{ rank: 6, why: 'its agent did not answer in 30 s' }],
     peer_bytes: 3.5 * MIB,
     lines: [
       line(stacks[0], CULPRIT, Math.max(from ?? 1, ONSET)),

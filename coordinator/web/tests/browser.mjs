@@ -45,10 +45,13 @@ export async function open(browser, address, options = {}) {
       mistakes.push(`a request to ${request.url()}`);
     }
   });
-  // Requests on their way, for `settle`.
+  // Requests on their way, for `settle`; a stream does not end.
   page.asked = 0;
-  page.on('request', () => (page.asked += 1));
-  for (const end of ['requestfinished', 'requestfailed']) page.on(end, () => (page.asked -= 1));
+  const count = change => request => {
+    if (!request.url().endsWith('/changes')) page.asked += change;
+  };
+  page.on('request', count(1));
+  for (const end of ['requestfinished', 'requestfailed']) page.on(end, count(-1));
   page.on('dialog', dialog => mistakes.push(`a dialog: ${dialog.message()}`) && dialog.dismiss());
   return { page, mistakes, close: () => context.close() };
 }

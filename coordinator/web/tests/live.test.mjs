@@ -33,6 +33,16 @@ const live = (name, body) =>
 
 const asOf = page => page.locator('#as-of');
 const pause = ms => new Promise(done => setTimeout(done, ms));
+/** Lets `window.turnAway` hide the tab and show it. */
+const canTurnAway = page =>
+  page.addInitScript(() => {
+    window.isAway = false;
+    Object.defineProperty(document, 'hidden', { get: () => window.isAway });
+    window.turnAway = isAway => {
+      window.isAway = isAway;
+      document.dispatchEvent(new Event('visibilitychange'));
+    };
+  });
 const changed = (path, of) => (at, found) => (at === path ? { ...found, ...of } : found);
 
 describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
@@ -74,6 +84,32 @@ describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
     await page.mouse.move(5, 5);
     await page.waitForFunction(() => !document.querySelector('.uplot').dataset.before);
     assert.match(await plot.getAttribute('aria-label'), /step 805/);
+  });
+
+  live('with a stream of changes, answers are asked for when something has changed', async ({ made, page, go }) => {
+    made.isWhole = true;
+    await go(INCIDENT);
+    await pause(TURN_MS);
+    const asked = made.requests.length;
+    await pause(2 * TURN_MS);
+    assert.deepEqual(made.requests.slice(asked), [], 'nothing has changed');
+    made.change = changed('incidents/inc-train-7b', { sentence: 'rank 2 keeps 99 MiB more each step' });
+    made.tell('another');
+    made.tell('train-7b');
+    await page.getByRole('heading', { name: 'rank 2 keeps 99 MiB more each step' }).waitFor();
+  });
+
+  live('a hidden tab closes the stream and opens it again', async ({ made, page, go }) => {
+    made.isWhole = true;
+    await canTurnAway(page);
+    await go(INCIDENT);
+    while (made.streams !== 1) await pause(50);
+    await page.evaluate(() => window.turnAway(true));
+    while (made.streams !== 0) await pause(50);
+    made.change = changed('incidents/inc-train-7b', { sentence: 'rank 2 keeps 99 MiB more each step' });
+    await page.evaluate(() => window.turnAway(false));
+    await page.getByRole('heading', { name: 'rank 2 keeps 99 MiB more each step' }).waitFor();
+    assert.equal(made.streams, 1);
   });
 
   live('what comes to be is found', async ({ made, page, go }) => {
@@ -138,14 +174,7 @@ describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
   });
 
   live('a hidden tab asks for nothing, and at once when it is seen again', async ({ made, page, go }) => {
-    await page.addInitScript(() => {
-      window.isAway = false;
-      Object.defineProperty(document, 'hidden', { get: () => window.isAway });
-      window.turnAway = isAway => {
-        window.isAway = isAway;
-        document.dispatchEvent(new Event('visibilitychange'));
-      };
-    });
+    await canTurnAway(page);
     await go('#/');
     await page.evaluate(() => window.turnAway(true));
     await pause(300);

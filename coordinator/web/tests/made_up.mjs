@@ -9,7 +9,7 @@
 import { createServer } from 'node:http';
 import { fileURLToPath } from 'node:url';
 
-import { account, action, ago, area, capture, collectives, incident, job, kept, lines, node, rank, series } from './answers.mjs';
+import { account, action, ago, area, capture, collectives, differences, incident, job, kept, lines, node, rank, series } from './answers.mjs';
 import { page } from './bundle.mjs';
 import { HOSTILE, HOSTILE_JOB, hostile } from './hostile.mjs';
 
@@ -166,6 +166,11 @@ export function answer(path, query = new URLSearchParams()) {
       return isJob ? seriesOf(query) : undefined;
     case 'jobs/area':
       return isJob ? areaOf(id, query) : undefined;
+    case 'jobs/differences': {
+      const ranks = [numberIn(query, 'first_rank') ?? 0, numberIn(query, 'last_rank') ?? 7];
+      const job = query.get('baseline_job');
+      return isJob ? differences(id, ranks, job && { job, attempt: numberIn(query, 'baseline_attempt') }) : undefined;
+    }
     case 'jobs/lines':
       return isJob ? (id === HOSTILE_JOB ? hostile.lines : lines(id)) : undefined;
     case 'incidents':
@@ -180,7 +185,7 @@ export function answer(path, query = new URLSearchParams()) {
       return held && (held === hostile.capture ? hostile.collectives : collectives);
     case 'captures/kept': {
       const range = [numberIn(query, 'rank'), numberIn(query, 'from'), numberIn(query, 'to')];
-      return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range));
+      return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range, query.get('baseline')));
     }
     case 'actions':
       return { actions: of(ACTIONS) };
@@ -191,6 +196,8 @@ export function answer(path, query = new URLSearchParams()) {
   }
 }
 
+const event = data => `data: ${JSON.stringify(data)}\n\n`;
+
 export class MadeUp {
   /** Paths below /api/v1 that were asked for, in order. */
   requests = [];
@@ -198,6 +205,9 @@ export class MadeUp {
   change = (_, found) => found;
   /** Token that a browser must have signed in with; empty where none is needed. */
   token = '';
+  /** Whether the stream of changes is about all jobs; then pages ask when they are told. */
+  isWhole = false;
+  #streams = new Set();
   #files;
   #server;
   #port = 0;
@@ -250,8 +260,26 @@ export class MadeUp {
     if (this.token && request.headers.cookie !== `session=${this.token}`) {
       return sayJson(401, { error: 'sign in first' });
     }
+    if (path === 'changes') return this.#stream(response);
     const found = this.change(path, answer(path, searchParams));
     return sayJson(found ? 200 : 404, found ?? { error: 'there is no such thing' });
+  }
+
+  #stream(response) {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(event({ is_whole: this.isWhole, is_all: true, jobs: [] }));
+    this.#streams.add(response);
+    response.on('close', () => this.#streams.delete(response));
+  }
+
+  /** Streams of changes that are open. */
+  get streams() {
+    return this.#streams.size;
+  }
+
+  /** Tells all pages which jobs have changed. */
+  tell(...jobs) {
+    for (const stream of this.#streams) stream.write(event({ is_whole: this.isWhole, is_all: false, jobs }));
   }
 
   async #post(request, path, sayJson) {

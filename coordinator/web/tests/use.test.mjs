@@ -185,6 +185,19 @@ describe('the heat map', { skip: noBrowser }, () => {
     await page.waitForFunction(() => /rank=\d/.test(location.hash));
   });
 
+  test('a rectangle of ranks says what sets them apart', async () => {
+    await to('#/job/train-7b?ranks=2-4&steps=100-400');
+    const section = page.locator('section', { has: page.getByRole('heading', { name: 'What sets ranks 2 to 4 apart' }) });
+    const rows = section.getByRole('row');
+    await rows.nth(4).waitFor();
+    assert.match(await rows.nth(1).innerText(), /97 %\s+line\s+.*accumulate_predictions\.py:123.*900 MiB.*1 MiB/s);
+    assert.match(await rows.nth(2).innerText(), /setting\s+expandable_segments:True\s+3 ranks\s+0 ranks/);
+    assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
+    assert.match(await section.innerText(), /3 lines and traits that explain less are not shown/);
+    const asked = made.requests.find(path => path.endsWith('/differences'));
+    assert.ok(asked, 'the coordinator is asked');
+  });
+
   test('arrow keys say the numbers, and with Shift they choose', async () => {
     await to('#/job/train-7b');
     await map().focus();
@@ -302,5 +315,36 @@ describe('tables and parts', { skip: noBrowser }, () => {
     await page.keyboard.press('Escape');
     await flames.click({ position: { x: 200, y: 45 } });
     assert.match(await flames.getAttribute('aria-label'), /train_step/);
+  });
+});
+
+describe('the baseline', { skip: noBrowser }, () => {
+  const pill = () => page.getByRole('button', { name: 'Remove the baseline ✕' });
+
+  test('a run that is taken with b goes along, stands in the address, and is removed', async () => {
+    await to('#/job/died');
+    await page.getByRole('heading', { name: 'Job died' }).waitFor();
+    await page.keyboard.press('b');
+    await pill().waitFor();
+    assert.equal(valueOf('baseline'), 'died#0');
+    assert.equal(await page.getByRole('heading', { name: /^Beside the baseline/ }).count(), 0, 'it is the run itself');
+    await to('#/job/train-7b');
+    await page.getByRole('heading', { name: 'Beside the baseline, died, attempt 0' }).waitFor();
+    await page.waitForFunction(() => /baseline=died%230/.test(location.hash));
+    await page.getByText("memtape diff --run 'died#0' 'train-7b#0'").waitFor();
+    await page.getByText('minimum of the baseline').waitFor();
+    await pill().click();
+    await pill().waitFor({ state: 'detached' });
+    assert.equal(valueOf('baseline'), null);
+    assert.equal(await page.getByRole('heading', { name: /^Beside the baseline/ }).count(), 0);
+  });
+
+  test('a capture stands in place of the peers', async () => {
+    await to('#/capture/cap-train-7b?baseline=cap-later');
+    await page.getByText('colour by the difference from the baseline').waitFor();
+    await page.getByRole('columnheader', { name: 'baseline' }).waitFor();
+    await page.getByText('the same rank in cap-later').waitFor();
+    await pill().click();
+    await page.getByText('colour by the difference from the peers').waitFor();
   });
 });

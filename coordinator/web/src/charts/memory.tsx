@@ -31,6 +31,8 @@ export interface MemoryOf {
   data: Series | null;
   /** Series of ranks of the same role. */
   peers?: (Series | null)[];
+  /** The same rank in the run that is the baseline. */
+  baseline?: Series | null;
   unit: string;
   incident?: Incident | null;
   captures?: Capture[];
@@ -46,6 +48,7 @@ export function MemoryChart(of: MemoryOf) {
   const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
     data,
     of.peers,
+    of.baseline,
     of.incident,
     of.captures,
     limit.bytes,
@@ -72,6 +75,7 @@ export function MemoryChart(of: MemoryOf) {
           <Key kind={kind}>{name === 'minimum' ? `minimum of a ${unit}` : name}</Key>
         ))}
         {count ? <Key kind="peers">{`${compared} of ${count === 1 ? 'a peer' : `${count} peers`}`}</Key> : null}
+        {of.baseline?.steps.length ? <Key kind="line baseline">{`${compared} of the baseline`}</Key> : null}
         {fan ? <Key kind="fan">forecast, P10 to P90</Key> : null}
         {isHigh ? <span>{`${limit.name}, ${bytes(limit.bytes)}, is above the chart`}</span> : null}
         {isKnown(limit.bytes) || !isBytes(data!) ? null : <span>{`${limit.name} is not known`}</span>}
@@ -97,10 +101,11 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const levels = levelsOf(data);
   const { steps } = levels;
   const peers = peersAt(steps, of.peers ?? []);
+  const baseline = peersAt(steps, [of.baseline ?? null]).median;
   const [first, last] = [steps[0], steps.at(-1)!];
   const highest = (values: (number | null)[]) =>
     values.reduce<number>((high, value) => Math.max(high, value ?? 0), 1);
-  const most = Math.max(highest(peers.high), ...levels.levels.map(level => highest(level.values)));
+  const most = Math.max(highest(peers.high), highest(baseline), ...levels.levels.map(level => highest(level.values)));
   const limit = isBytes(data) ? of.limit.bytes : null;
   const isShown = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
   const top = Math.max(most, isShown ? limit : 0) * HEADROOM;
@@ -109,7 +114,7 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const end = Math.max(last + ahead, first + 1);
   return {
     levels,
-    columns: [steps, peers.low, peers.high, peers.median, ...levels.levels.map(level => level.values)],
+    columns: [steps, peers.low, peers.high, peers.median, baseline, ...levels.levels.map(level => level.values)],
     peers,
     options: options(of, data, levels, [first, end], top, isShown ? limit : null, fan),
     fan,
@@ -172,6 +177,7 @@ function options(
     series: [
       {},
       ...[0, 0, 1.2].map(width => line({ colour: '--peer', dash: [], width })),
+      line({ colour: '--link', dash: [6, 3], width: 1.6 }),
       ...levels.map(line),
     ],
     bands: [{ series: [2, 1], fill: faint('--peer', 0.28) }],

@@ -10,6 +10,7 @@ import { useMemo, useState } from 'preact/hooks';
 import { link, look, type Span } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report, requestCapture } from '../api';
+import { baselineIn } from '../baseline';
 import { FlameGraph } from '../charts/flame_graph';
 import { memtape } from '../terminal';
 import type { Capture, Kept, KeptLine } from '../types';
@@ -90,7 +91,9 @@ interface KeptInOf {
 /** The answer of one capture; without steps all that is alive in it. */
 export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   const [isAgainstPeers, setAgainstPeers] = useState(true);
-  const { data, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps), 0);
+  const other = baselineIn();
+  const baseline = other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
+  const { data, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps, baseline), 0);
   const stacks = useMemo(
     () => data?.stacks.map(of => ({ ...of, peer_bytes: of.peer_bytes ?? 0 })) ?? [],
     [data],
@@ -98,7 +101,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   if (error && report) return <Soft>A report does not hold this; the coordinator's page shows it.</Soft>;
   if (error) return <p class="error">{error.message}</p>;
   if (!data) return <Soft>counting…</Soft>;
-  const hasPeers = data.peers.length > 0;
+  const hasOthers = isCompared(data);
   const end = `${unit} ${whole(data.step)}`;
   return (
     <>
@@ -109,24 +112,24 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
         {' ('}
         <a href={link('capture', capture.id)}>{capture.id}</a>
         {')'}
-        {hasPeers
-          ? `; median of ${plural(data.peers.length, 'peer')}: ${bytes(data.peer_bytes)}`
+        {hasOthers
+          ? `; ${othersOf(data)}: ${bytes(data.peer_bytes)}`
           : '; no rank of the same role is in the capture'}
       </p>
-      {hasPeers ? (
+      {hasOthers ? (
         <label>
           <input
             type="checkbox"
             checked={isAgainstPeers}
             onChange={() => setAgainstPeers(!isAgainstPeers)}
           />
-          {' colour by the difference from the peers'}
+          {data.baseline ? ' colour by the difference from the baseline' : ' colour by the difference from the peers'}
         </label>
       ) : null}
       <FlameGraph
         frames={data.frames}
         stacks={stacks}
-        isAgainstPeers={isAgainstPeers && hasPeers}
+        isAgainstPeers={isAgainstPeers && hasOthers}
         whole={`rank ${rank}`}
       />
       <KeptLines kept={data} unit={unit} />
@@ -135,6 +138,12 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
     </>
   );
 }
+
+/** Whether there is anything beside the rank: the baseline, or peers. */
+const isCompared = (of: Kept): boolean => of.baseline !== null || of.peers.length > 0;
+
+const othersOf = ({ baseline, peers }: Kept): string =>
+  baseline === null ? `median of ${plural(peers.length, 'peer')}` : `the same rank in ${baseline}`;
 
 function command({ capture: id, rank }: Kept, steps: Span | null): string {
   const range = steps ? ['--from', steps.from, '--to', steps.to] : [];
@@ -159,7 +168,7 @@ function Notes({ of }: { of: Kept }) {
 const more = ({ bytes: own, peer_bytes: peers }: KeptLine) => own - (peers ?? 0);
 
 function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
-  const hasPeers = kept.peers.length > 0;
+  const others = kept.baseline === null ? 'peers, median' : 'baseline';
   return (
     <>
       <Table
@@ -173,10 +182,10 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
             cell: line => (line.frame.file || line.frame.function ? <Frame of={line.frame} /> : 'without a stack'),
           },
           { title: 'bytes', cell: line => <Size of={line.bytes} />, number: true, sort: line => line.bytes },
-          ...(hasPeers
+          ...(isCompared(kept)
             ? [
                 {
-                  title: 'peers, median',
+                  title: others,
                   cell: (line: KeptLine) => <Size of={line.peer_bytes} />,
                   number: true,
                   sort: (line: KeptLine) => line.peer_bytes,

@@ -5,12 +5,13 @@
 import { signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 
-import { address, link } from '../address';
+import { address, link, numberIn } from '../address';
 import { get, paths, report } from '../api';
+import { setBaseline } from '../baseline';
 import { besides } from '../captures';
 import { isHere } from '../entries';
 import { KEYS, wishOf, type Wish } from '../keys';
-import type { Capture, Captures, Incident } from '../types';
+import type { Capture, Captures, Incident, Ranks } from '../types';
 import { Dialog } from './dialog';
 import { Palette } from './palette';
 
@@ -60,6 +61,7 @@ function isTyping({ target }: KeyboardEvent): boolean {
 function grant(wish: Wish) {
   if (wish.kind === 'find' || wish.kind === 'keys') open.value = wish.kind;
   else if (wish.kind === 'go') go(wish.view);
+  else if (wish.kind === 'baseline') void takeBaseline();
   else if (wish.kind === 'capture') void goToCapture(wish.which);
 }
 
@@ -80,6 +82,22 @@ async function goToCapture(which: 'before' | 'after') {
     const next = besides(here, capture)[which];
     // Meanwhile one may have gone elsewhere.
     if (next && location.href === href) location.hash = link('capture', next.id);
+  } catch {
+    // The view itself says what the coordinator does not know or refuses.
+  }
+}
+
+/** Takes the run or the capture in view as the baseline. */
+async function takeBaseline() {
+  const { view, id } = address.value;
+  if (report) return;
+  try {
+    if (view === 'capture') return setBaseline({ kind: 'capture', id });
+    const { job, attempt } =
+      view === 'incident'
+        ? await get<Incident>(paths.incident(id))
+        : await get<Ranks>(paths.ranks(id, numberIn('attempt')));
+    if (address.value.id === id) setBaseline({ kind: 'run', job, attempt });
   } catch {
     // The view itself says what the coordinator does not know or refuses.
   }

@@ -6,7 +6,8 @@ import { useMemo } from 'preact/hooks';
 import { accountFor, TOGETHER } from '../account';
 import { rangeIn } from '../address';
 import { useAnswer, useAnswers } from '../answers';
-import { paths, type SeriesOf } from '../api';
+import { paths, report, type SeriesOf } from '../api';
+import { baselineIn } from '../baseline';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
 import type { Series, Capture, Incident, Ranks } from '../types';
@@ -45,6 +46,10 @@ export function RankChart(of: RankChartOf) {
   const [own, ...others] = useAnswers<Series>(all.map(paths.series), EVERY_MS);
   // The same list as long as its series are the same: a chart is made again for another one.
   const series = others.map(answer => answer.data);
+  const other = baselineIn();
+  const isOther = other?.kind === 'run' && !report && (other.job !== job || other.attempt !== attempt);
+  const beside = isOther ? { ...wanted(of.rank, device), job: other.job, attempt: other.attempt } : null;
+  const baseline = useAnswer<Series>(beside && paths.series(beside), EVERY_MS).data;
   const kept = useMemo(() => series, series);
   const found = own.data?.account;
   // A failure is no growth: nothing of it can be drawn but its step.
@@ -54,6 +59,7 @@ export function RankChart(of: RankChartOf) {
       rank={of.rank}
       data={own.data}
       peers={kept}
+      baseline={baseline}
       unit={unit}
       incident={drawn}
       captures={of.captures}

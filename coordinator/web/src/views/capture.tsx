@@ -4,6 +4,7 @@ import { link, look, numberIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
 import { besides } from '../captures';
+import { SetBaseline } from '../parts/baseline';
 import { Section, Soft } from '../parts/basics';
 import { Manifest } from '../parts/capture_manifest';
 import { IncidentCard } from '../parts/incident_card';
@@ -35,6 +36,7 @@ export function CaptureView({ id }: { id: string }) {
           of job <a href={link('job', capture.job)}>{capture.job}</a>, attempt {capture.attempt}
         </span>
         <Besides before={before} after={after} />
+        {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
       </p>
       <Manifest capture={capture} collectives={collectives} unit={unitOf(resting[0])} />
       {isClosed ? <LinesOf capture={capture} first={resting[0]?.rank ?? null} unit={unitOf(resting[0])} /> : null}

@@ -3,14 +3,17 @@
 
 import { useState } from 'preact/hooks';
 
-import { link, look, numberIn, stepsIn } from '../address';
+import { link, look, numberIn, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report, requestCapture } from '../api';
 import { BudgetChart } from '../charts/budget';
 import { ActionTable } from '../parts/action_table';
+import { baselineIn } from '../baseline';
 import { AreaPart } from '../parts/area';
 import { Section, Soft } from '../parts/basics';
 import { CaptureTable } from '../parts/capture_table';
+import { SetBaseline } from '../parts/baseline';
+import { BesideBaseline, WhatDiffers } from '../parts/differences';
 import { IncidentCard } from '../parts/incident_card';
 import { KeptInRange } from '../parts/kept';
 import { LinesNow } from '../parts/lines_now';
@@ -59,6 +62,8 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
   const isTurns = ranks.ranks.length > 0 && ranks.ranks.every(row => row.clock === 'turns');
   const unit = unitOf({ clock: isTurns ? 'turns' : 'steps' });
   const steps = stepsIn();
+  const chosen = rangeIn('ranks');
+  const baseline = baselineIn();
   useTitle(open[0]?.sentence ?? `Job ${job}`);
   return (
     <>
@@ -69,11 +74,18 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
         </span>
         <Attempts job={job} attempt={attempt} />
         {report ? null : <AskForCapture job={job} />}
+        {report ? null : <SetBaseline of={{ kind: 'run', job, attempt }} />}
       </p>
       {open.map(incident => (
         <IncidentCard incident={incident} rank={rankIn(ranks, incident.rank)} />
       ))}
       <AreaPart ranks={ranks} incidents={incidents} captures={captures} selected={selected} unit={unit} />
+      {chosen && !report ? (
+        <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
+      ) : null}
+      {baseline ? (
+        <BesideBaseline job={job} attempt={attempt} baseline={baseline} steps={steps} unit={unit} />
+      ) : null}
       {selected === null ? null : (
         <Section title={`Rank ${selected}`}>
           <RankChart

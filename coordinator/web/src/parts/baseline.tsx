@@ -1,0 +1,30 @@
+// The pill that says what the views are compared with, and removes it.
+
+import { link } from '../address';
+import { baselineIn, setBaseline, wordsOf, type Baseline } from '../baseline';
+
+const pathOf = (of: Baseline): string =>
+  of.kind === 'run' ? link('job', of.job, { attempt: of.attempt }) : link('capture', of.id);
+
+export function BaselinePill() {
+  const baseline = baselineIn();
+  if (!baseline) return null;
+  return (
+    <p class="pills" role="status">
+      {'Compared with '}
+      <a href={pathOf(baseline)}>{wordsOf(baseline)}</a>{' '}
+      <button type="button" class="pill" aria-keyshortcuts="b" onClick={() => setBaseline(null)}>
+        Remove the baseline ✕
+      </button>
+    </p>
+  );
+}
+
+/** Takes what is in view as the baseline. */
+export function SetBaseline({ of }: { of: Baseline }) {
+  return (
+    <button type="button" title="key b" aria-keyshortcuts="b" onClick={() => setBaseline(of)}>
+      Use as baseline
+    </button>
+  );
+}

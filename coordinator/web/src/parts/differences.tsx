@@ -1,0 +1,151 @@
+// What sets ranks apart: the ranks of a rectangle from all others, or a run from the baseline. The
+// coordinator ranks the differences by how much they explain; this file only shows them.
+
+import type { Span } from '../address';
+import { useAnswer } from '../answers';
+import { ACCOUNTS, valueIn } from '../account';
+import { paths, report, type DifferencesOf } from '../api';
+import { textOf, type Baseline } from '../baseline';
+import { memtape } from '../terminal';
+import type { Difference, Differences, Group } from '../types';
+import { bytes, percent, plural, whole } from '../units';
+import { spaced } from '../words';
+import { Command, Frame, Section, Soft } from './basics';
+import { Table } from './table';
+
+const EVERY_MS = 10_000;
+
+interface DiffersOf {
+  job: string;
+  attempt: number;
+  ranks: Span;
+  steps: Span | null;
+  unit: string;
+}
+
+/** What sets the ranks of the rectangle apart from all others. */
+export function WhatDiffers({ job, attempt, ranks, steps, unit }: DiffersOf) {
+  const path = paths.differences({ job, attempt, ranks, steps });
+  const title = ranks.from === ranks.to ? `rank ${ranks.from}` : `ranks ${ranks.from} to ${ranks.to}`;
+  return (
+    <Section title={`What sets ${title} apart`}>
+      <Found path={path} sides={['these ranks', 'others']} unit={unit} />
+    </Section>
+  );
+}
+
+interface BesideOf {
+  job: string;
+  attempt: number;
+  baseline: Baseline;
+  steps: Span | null;
+  unit: string;
+}
+
+/** What a run has more or less of than the baseline; nothing where it is the baseline. */
+export function BesideBaseline({ job, attempt, baseline, steps, unit }: BesideOf) {
+  if (report || baseline.kind !== 'run') return null;
+  if (baseline.job === job && baseline.attempt === attempt) return null;
+  const of: DifferencesOf = { job, attempt, ranks: null, steps, baseline };
+  const range = steps ? ['--from', steps.from, '--to', steps.to] : [];
+  const runs = [textOf(baseline), textOf({ kind: 'run', job, attempt })];
+  return (
+    <Section title={`Beside the baseline, ${baseline.job}, attempt ${baseline.attempt}`}>
+      <Found path={paths.differences(of)} sides={['this run', 'baseline']} unit={unit} />
+      <Command line={memtape('diff', '--run', ...runs, ...range)} />
+    </Section>
+  );
+}
+
+interface FoundOf {
+  path: string;
+  /** Names of both groups. */
+  sides: [string, string];
+  unit: string;
+}
+
+function Found({ path, sides, unit }: FoundOf) {
+  const { data, error } = useAnswer<Differences>(path, EVERY_MS);
+  if (error && report) return <Soft>A report does not hold this; the coordinator's page shows it.</Soft>;
+  if (error) return <p class="soft">{error.message}</p>;
+  if (!data) return <Soft>comparing…</Soft>;
+  return (
+    <>
+      <Soft>{`${groupWords(sides[0], data.chosen, unit)}; ${groupWords(sides[1], data.baseline, unit)}`}</Soft>
+      <DifferenceTable rows={data.differences} sides={sides} />
+      <Notes of={data} />
+    </>
+  );
+}
+
+function groupWords(name: string, of: Group, unit: string): string {
+  const steps =
+    of.first_step === null ? `no ${unit} is kept` : `${unit}s ${whole(of.first_step)} to ${whole(of.last_step)}`;
+  return `${name}: ${plural(of.ranks, 'rank')}, ${steps}${of.is_cut ? ', older ones left out' : ''}`;
+}
+
+function Notes({ of }: { of: Differences }) {
+  const isUncounted = of.chosen.counted_ranks === 0 || of.baseline.counted_ranks === 0;
+  const notes = [
+    of.left_out ? `${plural(of.left_out, 'line or trait', 'lines and traits')} that explain less are not shown` : '',
+    isUncounted ? 'lines are not compared: no rank of a group was counted' : '',
+  ].filter(Boolean);
+  return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
+}
+
+function DifferenceTable({ rows, sides: [chosen, baseline] }: { rows: Difference[]; sides: [string, string] }) {
+  return (
+    <Table
+      name="differences"
+      caption="What differs, the differences that explain most first"
+      empty="no difference"
+      rows={rows}
+      columns={[
+        { title: 'explains', cell: of => <Explains of={of} />, number: true, sort: of => of.explains_permille },
+        { title: 'what', cell: of => spaced(of.kind) },
+        { title: 'which', cell: of => <Which of={of} /> },
+        { title: chosen, cell: of => median(of, 'chosen'), number: true, sort: of => of.chosen.median },
+        { title: baseline, cell: of => median(of, 'baseline'), number: true, sort: of => of.baseline.median },
+        { title: 'difference', cell: difference, number: true, sort: of => of.chosen.median - of.baseline.median },
+        { title: 'highest', cell: highest, number: true, sort: of => of.chosen.highest },
+      ]}
+    />
+  );
+}
+
+const Explains = ({ of }: { of: Difference }) => {
+  const share = of.explains_permille / 1000;
+  return (
+    <>
+      <meter min={0} max={1} value={share} aria-label={`explains ${percent(share)}`} /> {percent(share)}
+    </>
+  );
+};
+
+function Which({ of }: { of: Difference }) {
+  if (of.kind === 'account') return <>{ACCOUNTS[of.name] ?? of.name}</>;
+  if (of.kind === 'device_size') return <>{bytes(Number(of.name))}</>;
+  if (of.kind !== 'line') return <>{of.name}</>;
+  return of.frames.length ? <Frame of={of.frames[0]} /> : <>without a stack</>;
+}
+
+const words = (of: Difference, value: number) => valueIn(of.unit)(value);
+
+/** The median of a group; of a trait the ranks that have it. */
+function median(of: Difference, side: 'chosen' | 'baseline'): string {
+  const level = of[side];
+  if (of.unit === 'ranks') return plural(level.ranks, 'rank');
+  return level.ranks ? words(of, level.median) : '–';
+}
+
+function difference(of: Difference): string {
+  if (of.unit === 'ranks') return '–';
+  const more = of.chosen.median - of.baseline.median;
+  return of.unit === 'bytes' ? bytes(more, true) : `${more < 0 ? '−' : '+'}${words(of, Math.abs(more))}`;
+}
+
+/** The highest value of the chosen ranks, and the rank that has it. */
+function highest({ chosen, ...of }: Difference): string {
+  if (chosen.highest_rank === null) return '–';
+  return `${words({ chosen, ...of }, chosen.highest)}, rank ${chosen.highest_rank}`;
+}
