@@ -1,6 +1,9 @@
 //! Memory of answers: each reserves it before its value is taken from the loop, whatever the
 //! handler, and gives it back as it is sent.
 //!
+//! Each whole answer has an `ETag`, a hash of its bytes: a client that names it is told that nothing
+//! has changed, without the bytes.
+//!
 //! A reservation is that of the whole value at first, then of its bytes as JSON, then of the unsent
 //! ones. An answer that is read too slowly ends as an error.
 
@@ -11,7 +14,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body::{Frame, SizeHint};
@@ -29,6 +32,9 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Memory of a value, and of its JSON, whose handler does not know it before.
 const VALUE_BYTES: u64 = 16 << 20;
+
+/// Hexadecimal digits of an `ETag`.
+const TAG_DIGITS: usize = 32;
 
 /// Bytes of an answer that need no reservation.
 const SMALL_ANSWER_BYTES: u64 = 16 << 10;
@@ -69,7 +75,9 @@ pub(crate) async fn reserve(api: &Api, unsent: &Unsent, size: Size) -> Result<()
 pub(crate) async fn hold(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let unsent = Arc::<Unsent>::default();
     request.extensions_mut().insert(unsent.clone());
-    let (head, body) = next.run(request).await.into_parts();
+    let known = request.headers().get(header::IF_NONE_MATCH).cloned();
+    let is_read = request.method() == Method::GET;
+    let (mut head, body) = next.run(request).await.into_parts();
     if unsent.caller().is_none() {
         return Response::from_parts(head, body);
     }
@@ -82,8 +90,16 @@ pub(crate) async fn hold(State(api): State<Api>, mut request: Request, next: Nex
                 return problem.into_response();
             }
             // It is in memory: this waits for nothing.
-            let whole = body.collect().await.map(|whole| whole.to_bytes()).unwrap_or_default();
-            unsent.begin(&whole, bytes);
+            let mut whole = body.collect().await.map(|whole| whole.to_bytes()).unwrap_or_default();
+            if is_read && head.status == StatusCode::OK {
+                let tag = tag_of(&whole);
+                if known.is_some_and(|known| known == tag) {
+                    (head.status, whole) = (StatusCode::NOT_MODIFIED, Bytes::new());
+                    head.headers.remove(header::CONTENT_LENGTH);
+                }
+                head.headers.insert(header::ETAG, tag);
+            }
+            unsent.begin(&whole, whole.len() as u64);
         }
         None => {
             // Parts whose end is not known have a time of their own.
@@ -93,6 +109,13 @@ pub(crate) async fn hold(State(api): State<Api>, mut request: Request, next: Nex
     }
     api.quotas.sent(&unsent);
     Response::from_parts(head, Body::new(sending))
+}
+
+/// The mark of an answer.
+fn tag_of(whole: &[u8]) -> HeaderValue {
+    let hash = blake3::hash(whole).to_hex();
+    HeaderValue::from_str(&format!("\"{}\"", &hash[..TAG_DIGITS]))
+        .unwrap_or(HeaderValue::from_static(""))
 }
 
 /// The body of an answer to a caller.

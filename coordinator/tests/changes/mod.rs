@@ -1,4 +1,5 @@
-//! `/changes`: a client is told of each job that changes, and after a pause only where something has.
+//! What clients that stay are told: `/changes` of each job that changes, after a pause only where
+//! something has; and by `ETag` that an answer is the same.
 
 use std::time::Duration;
 
@@ -38,5 +39,29 @@ async fn a_client_is_told_of_the_jobs_that_change() {
     let mut events = running.changes(Some(&id)).await;
     let (_, told) = events.next().await;
     assert_eq!(told["is_all"], true, "{told}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_the_same_comes_without_its_bytes() {
+    let (_dir, running, mut agent) = training(&JOB).await;
+    agent.train(&JOB, 1..=10).await;
+    agent.settle().await;
+    let client = reqwest::Client::new();
+    let ask = async |tag: Option<&str>| {
+        let asked = client.get(running.url("/api/v1/jobs/watched/series?rank=0"));
+        let asked = tag.into_iter().fold(asked, |asked, tag| asked.header("if-none-match", tag));
+        let answer = asked.send().await.unwrap();
+        let tag = answer.headers()["etag"].to_str().unwrap().to_string();
+        (answer.status().as_u16(), tag, answer.bytes().await.unwrap().len())
+    };
+    let (status, tag, bytes) = ask(None).await;
+    assert_eq!((status, bytes > 0), (200, true));
+    assert_eq!(ask(Some(&tag)).await, (304, tag.clone(), 0));
+    assert_eq!(ask(Some("\"another\"")).await, (200, tag.clone(), bytes));
+    agent.train(&JOB, 11..=12).await;
+    agent.settle().await;
+    let (status, newer, _) = ask(Some(&tag)).await;
+    assert_eq!((status, newer != tag), (200, true));
     running.stop().await;
 }

@@ -8,7 +8,7 @@
 import { signal, type Signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 
-import { getText, NotFound, NotSignedIn, report } from './api';
+import { getMarked, NotFound, NotSignedIn, report, type Marked } from './api';
 import { Live } from './live';
 
 const EVERY_MS = 2000;
@@ -31,7 +31,8 @@ export const isSignInNeeded = signal(false);
 
 interface Known {
   answer: Signal<Answer<unknown>>;
-  text: string;
+  /** The last answer as it came; null where none did. */
+  last: Marked | null;
   users: number;
   everyMs: number;
   askedMs: number;
@@ -80,7 +81,7 @@ function entry(path: string): Known {
   let found = known.get(path);
   if (!found) {
     const answer = signal<Answer<unknown>>({ data: null, error: null });
-    found = { answer, text: '', users: 0, everyMs: EVERY_MS, askedMs: 0, isAsking: false };
+    found = { answer, last: null, users: 0, everyMs: EVERY_MS, askedMs: 0, isAsking: false };
     known.set(path, found);
     forget();
   }
@@ -101,7 +102,7 @@ const waiting: (() => Promise<void>)[] = [];
 let running = 0;
 
 function ask(path: string, of: Known) {
-  if (of.isAsking || (of.text !== '' && isFresh(path, of))) return;
+  if (of.isAsking || (of.last !== null && isFresh(path, of))) return;
   of.isAsking = true;
   waiting.push(() => answered(path, of));
   run();
@@ -125,11 +126,11 @@ function run() {
 
 async function answered(path: string, of: Known) {
   try {
-    const text = await getText(path);
-    if (text !== of.text || of.answer.value.error) {
-      of.text = text;
-      of.answer.value = { data: JSON.parse(text), error: null };
+    const found = await getMarked(path, of.last);
+    if (found.text !== of.last?.text || of.answer.value.error) {
+      of.answer.value = { data: JSON.parse(found.text), error: null };
     }
+    of.last = found;
     freshness.value = { at: new Date(), error: '' };
   } catch (error) {
     const problem = error instanceof Error ? error : new Error(String(error));
@@ -157,7 +158,7 @@ export function restart() {
   live.listen();
   for (const [path, of] of known) {
     if (of.users === 0) known.delete(path);
-    of.text = '';
+    of.last = null;
     of.answer.value = { data: null, error: null };
     if (of.users > 0) ask(path, of);
   }

@@ -56,18 +56,25 @@ async function asked(path: string, options: RequestInit): Promise<[Response, str
   }
 }
 
-/** The text of the answer to a path below /api/v1. */
-export async function getText(path: string): Promise<string> {
-  if (report) return kept(report, path);
-  const [response, text] = await asked(path, { headers: { accept: 'application/json' } });
-  if (response.ok) {
-    missingShards.value = response.headers.get('memtape-missing') ?? '';
-    return text;
-  }
-  throw problem(response.status, text);
+/** An answer, and the mark by which it is known again. */
+export interface Marked {
+  text: string;
+  tag: string | null;
 }
 
-export const get = async <T>(path: string): Promise<T> => JSON.parse(await getText(path)) as T;
+/** The answer to a path below /api/v1; `known` where it is still the same. */
+export async function getMarked(path: string, known: Marked | null = null): Promise<Marked> {
+  if (report) return { text: kept(report, path), tag: null };
+  const headers: Record<string, string> = { accept: 'application/json' };
+  if (known?.tag) headers['if-none-match'] = known.tag;
+  const [response, text] = await asked(path, { headers });
+  const isSame = response.status === 304 && known !== null;
+  if (!response.ok && !isSame) throw problem(response.status, text);
+  missingShards.value = response.headers.get('memtape-missing') ?? '';
+  return isSame ? known : { text, tag: response.headers.get('etag') };
+}
+
+export const get = async <T>(path: string): Promise<T> => JSON.parse((await getMarked(path)).text) as T;
 
 /** An answer of a report, by its path with the query in the order of its names. */
 function kept({ answers }: Report, path: string): string {
