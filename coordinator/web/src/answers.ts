@@ -8,7 +8,7 @@
 import { signal, type Signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 
-import { getMarked, NotFound, NotSignedIn, report, type Marked } from './api';
+import { getMarked, NotAnswerable, NotFound, NotSignedIn, report, type Marked } from './api';
 import { Live } from './live';
 
 const EVERY_MS = 2000;
@@ -138,8 +138,8 @@ async function answered(path: string, of: Known) {
     else if (of.answer.value.error?.message !== problem.message) {
       of.answer.value = { data: of.answer.value.data, error: problem };
     }
-    // That the coordinator has no such thing is an answer.
-    const isAnswer = problem instanceof NotFound;
+    // That the coordinator has no such thing, or cannot answer this, is an answer.
+    const isAnswer = problem instanceof NotFound || problem instanceof NotAnswerable;
     freshness.value = { at: freshness.value.at, error: isAnswer ? '' : problem.message };
   }
   of.askedMs = Date.now();

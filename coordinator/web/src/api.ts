@@ -13,6 +13,9 @@ export class NotSignedIn extends Error {}
 /** The coordinator has no such thing. */
 export class NotFound extends Error {}
 
+/** What was asked for cannot be answered, such as a step that no capture shows. */
+export class NotAnswerable extends Error {}
+
 /** Some lines of a file of the program. */
 export interface Excerpt {
   file: string;
@@ -100,6 +103,7 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T> {
 function problem(status: number, text: string): Error {
   const line = lineIn(text) ?? `the coordinator answered ${status}`;
   if (status === 401) return new NotSignedIn(line);
+  if (status === 400) return new NotAnswerable(line);
   return status === 404 ? new NotFound(line) : new Error(line);
 }
 

@@ -55,5 +55,9 @@ export function setBaseline(of: Baseline | null): void {
   arrange({ [NAME]: chosen.peek() });
 }
 
+/** Whether a run is the baseline: a job may be called by its name alone. */
+export const isBaseline = (of: Baseline, job: string, attempt: number): boolean =>
+  of.kind === 'run' && of.attempt === attempt && (of.job === job || job.startsWith(`${of.job}@`));
+
 export const wordsOf = (of: Baseline): string =>
   of.kind === 'run' ? `${of.job}, attempt ${of.attempt}` : `capture ${of.id}`;

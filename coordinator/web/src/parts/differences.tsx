@@ -5,7 +5,7 @@ import type { Span } from '../address';
 import { useAnswer } from '../answers';
 import { ACCOUNTS, valueIn } from '../account';
 import { paths, report, type DifferencesOf } from '../api';
-import { textOf, type Baseline } from '../baseline';
+import { isBaseline, textOf, type Baseline } from '../baseline';
 import { memtape } from '../terminal';
 import type { Difference, Differences, Group } from '../types';
 import { bytes, percent, plural, whole } from '../units';
@@ -45,7 +45,7 @@ interface BesideOf {
 /** What a run has more or less of than the baseline; nothing where it is the baseline. */
 export function BesideBaseline({ job, attempt, baseline, steps, unit }: BesideOf) {
   if (report || baseline.kind !== 'run') return null;
-  if (baseline.job === job && baseline.attempt === attempt) return null;
+  if (isBaseline(baseline, job, attempt)) return null;
   const of: DifferencesOf = { job, attempt, ranks: null, steps, baseline };
   const range = steps ? ['--from', steps.from, '--to', steps.to] : [];
   const runs = [textOf(baseline), textOf({ kind: 'run', job, attempt })];

@@ -7,7 +7,7 @@ import { accountFor, TOGETHER } from '../account';
 import { rangeIn } from '../address';
 import { useAnswer, useAnswers } from '../answers';
 import { paths, report, type SeriesOf } from '../api';
-import { baselineIn } from '../baseline';
+import { baselineIn, isBaseline } from '../baseline';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
 import type { Series, Capture, Incident, Ranks } from '../types';
@@ -47,7 +47,7 @@ export function RankChart(of: RankChartOf) {
   // The same list as long as its series are the same: a chart is made again for another one.
   const series = others.map(answer => answer.data);
   const other = baselineIn();
-  const isOther = other?.kind === 'run' && !report && (other.job !== job || other.attempt !== attempt);
+  const isOther = other?.kind === 'run' && !report && !isBaseline(other, job, attempt);
   const beside = isOther ? { ...wanted(of.rank, device), job: other.job, attempt: other.attempt } : null;
   const baseline = useAnswer<Series>(beside && paths.series(beside), EVERY_MS).data;
   const kept = useMemo(() => series, series);
