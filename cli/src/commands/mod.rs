@@ -197,6 +197,9 @@ mod tests {
         check("memtape lines", true);
         check("memtape lines cap-1 --rank 2 --from 3 --to 9", true);
         check("memtape incidents j --rank 2 --class leak --since 2h --open", true);
+        check("memtape diff --run a#0 b --from 9 --to 90 --limit peak=5% --limit line=1MiB", true);
+        check("memtape diff a b --limit peak=5%", false);
+        check("memtape diff --run a b --limit peek=5%", false);
         check("memtape incidents --class leek", false);
         check("memtape captures j --trigger growth --since 2d --watch 1", true);
         check("memtape actions", true);

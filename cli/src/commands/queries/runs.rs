@@ -23,11 +23,11 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) run: bool,
     /// Compare the runs from this step on.
-    #[arg(long, value_name = "STEP", requires = "run")]
-    pub(crate) from: Option<u64>,
+    #[arg(long = "from", value_name = "STEP", requires = "run")]
+    pub(crate) first_step: Option<u64>,
     /// Compare the runs up to this step.
-    #[arg(long, value_name = "STEP", requires = "run")]
-    pub(crate) to: Option<u64>,
+    #[arg(long = "to", value_name = "STEP", requires = "run")]
+    pub(crate) last_step: Option<u64>,
     /// Fail when the highest rank of B has more of an account or a line of code than that of A, by
     /// more than a part or a size: `peak=5%`, `reserved=2GiB`, `line=64MiB`, `step_time=10%`. May be
     /// repeated.
@@ -45,7 +45,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let client = globals.client()?;
     let (from, to) = (Run::of(&client, from)?, Run::of(&client, to)?);
-    let steps = [("from", options.from), ("to", options.to)];
+    let steps = [("from", options.first_step), ("to", options.last_step)];
     let attempts = [("attempt", to.attempt), ("baseline_attempt", from.attempt)];
     let rank = rank.map(u64::from);
     let ranks = [("first_rank", rank), ("last_rank", rank)];
