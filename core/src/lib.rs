@@ -15,6 +15,7 @@
 //! | [`detector`] | growth that does not stop |
 //! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
+//! | [`segment_map`] | the segments of a rank with their blocks |
 //! | [`stacks`] | live memory by stack and by line, of a rank beside its peers |
 //! | [`differences`] | what sets two groups of ranks apart, of one run or of two |
 //! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
@@ -48,6 +49,7 @@ pub mod placement;
 pub mod policy;
 pub mod rates;
 pub mod roles;
+pub mod segment_map;
 pub mod settings;
 pub mod sharing;
 pub mod stacks;

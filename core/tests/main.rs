@@ -10,6 +10,7 @@ mod diagnosis;
 mod exported;
 mod hostile;
 mod limits;
+mod segment_map;
 mod snapshots;
 mod stacks;
 mod unpickle;

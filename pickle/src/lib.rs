@@ -10,4 +10,4 @@ pub mod read;
 pub mod write;
 
 pub use read::{Record, fault, opcodes, reader, torch, value};
-pub use write::{annotated_snapshot, torch_snapshot, torch_snapshot_in_parts};
+pub use write::{annotated_snapshot, layout, torch_snapshot, torch_snapshot_in_parts};

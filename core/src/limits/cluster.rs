@@ -349,6 +349,22 @@ limits! {
         "Stacks in such an answer",
         "the stacks that hold least are added up",
         "`other_stacks` of the answer";
+    MAPPED_SEGMENTS_MAX: usize = 4096, Count, "coordinator",
+        "Segments in an answer about the segments of a rank",
+        "the smallest segments are added up",
+        "`other_segments` of the answer";
+    MAPPED_PARTS_MAX: usize = 60_000, Count, "coordinator",
+        "Blocks and free ranges in such an answer",
+        "the smallest blocks and free ranges are merged with their neighbours",
+        "`merged` of the answer, and of each segment";
+    MAPPED_STACKS_MAX: usize = 2048, Count, "coordinator",
+        "Stacks in such an answer",
+        "the stacks that hold least are added up",
+        "`other_stacks` of the answer";
+    MAPPED_STACKS_BYTES_MAX: u64 = 4 << 20, Bytes, "coordinator",
+        "Memory for the stacks in such an answer, with the names of their frames",
+        "the stacks that hold least are added up",
+        "`other_stacks` of the answer";
     RANKS_COMPARED_MAX: usize = 4096, Count, "coordinator",
         "Ranks of a capture whose collectives are compared",
         "further ranks are listed as unknown",

@@ -1,9 +1,9 @@
 //! Lays live blocks out in segments without holes, as PyTorch's snapshots have them.
 //!
-//! Picture a street map made from a list of houses: known streets are drawn as they are, houses
-//! that stand on no known street get one invented around them, and the lawns between houses are
-//! filled in. PyTorch's viewers need that: they compute a block's address by adding up the sizes
-//! before it, and they stop when an event touches memory that is in no segment.
+//! Known segments stay as they are, blocks that lie in no known segment get one invented around
+//! them, and the ranges between blocks are filled in. PyTorch's viewers need that: they compute a
+//! block's address by adding up the sizes before it, and they stop when an event touches memory
+//! that is in no segment.
 //!
 //! Recorders that do not see `cudaMalloc` know no segments at all; then all of them are invented,
 //! from runs of blocks rounded out to 2 MiB. That shows the right blocks at the right addresses,
@@ -23,47 +23,47 @@ use memtape_tape::snapshot::{
 pub(crate) const SEGMENT_BYTES_SMALL: u64 = 2 << 20;
 
 /// The layout of one device.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Layout {
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
     /// Segments sorted by address; they do not overlap.
-    pub(crate) segments: Vec<LaidSegment>,
+    pub segments: Vec<LaidSegment>,
     /// Events which a viewer can replay backwards from these segments.
-    pub(crate) trace: Vec<TraceEvent>,
+    pub trace: Vec<TraceEvent>,
     /// Live blocks that could not be placed.
-    pub(crate) blocks_left_out: u64,
+    pub blocks_left_out: u64,
     /// Events that contradict the segments.
-    pub(crate) events_left_out: u64,
+    pub events_left_out: u64,
 }
 
 /// A segment whose pieces fill it exactly.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct LaidSegment {
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaidSegment {
     /// Device address.
-    pub(crate) address: u64,
+    pub address: u64,
     /// Size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// The known segment; none for an invented one.
-    pub(crate) known: Option<Segment>,
+    pub known: Option<Segment>,
     /// Live blocks and the gaps between them, sorted by address.
-    pub(crate) pieces: Vec<Piece>,
+    pub pieces: Vec<Piece>,
 }
 
 /// A live block or a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     /// Device address.
-    pub(crate) address: u64,
+    pub address: u64,
     /// Size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// The block; none for a gap.
-    pub(crate) live: Option<Block>,
+    pub live: Option<Block>,
 }
 
 /// Half-open range of addresses.
 type Range = (u64, u64);
 
 /// Lays out one device.
-pub(crate) fn lay_out(device: &DeviceSnapshot) -> Layout {
+pub fn lay_out(device: &DeviceSnapshot) -> Layout {
     let known = without_overlaps(device.segments.iter().map(|s| range(s.address, s.size)));
     let (trace, gone) = match device.segment_source {
         // The allocator's own word needs no second thought.
@@ -173,6 +173,10 @@ fn filled(ranges: &[Range], device: &DeviceSnapshot) -> (Vec<LaidSegment>, u64) 
     sorted.sort_unstable_by_key(|block| (block.address, block.size));
     let mut rest = sorted.into_iter().peekable();
     let mut left_out = 0;
+    let mut known: BTreeMap<Range, Segment> = BTreeMap::new();
+    for segment in &device.segments {
+        known.entry(range(segment.address, segment.size)).or_insert(*segment);
+    }
     let mut segments = Vec::with_capacity(ranges.len());
     for &(start, end) in ranges {
         let mut pieces = Vec::new();
@@ -188,8 +192,7 @@ fn filled(ranges: &[Range], device: &DeviceSnapshot) -> (Vec<LaidSegment>, u64) 
             filled_to = to;
         }
         push_gap(&mut pieces, filled_to, end);
-        let is_this = |segment: &&Segment| segment.address == start && segment.size == end - start;
-        let known = device.segments.iter().find(is_this).copied();
+        let known = known.get(&(start, end)).copied();
         segments.push(LaidSegment { address: start, size: end - start, known, pieces });
     }
     (segments, left_out + rest.count() as u64)

@@ -4,7 +4,7 @@
 mod export;
 #[cfg(test)]
 mod export_tests;
-mod layout;
+pub mod layout;
 mod marks;
 mod writer;
 
