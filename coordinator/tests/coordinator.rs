@@ -20,6 +20,7 @@ mod proofs;
 mod protocol;
 mod readiness;
 mod reference;
+mod segments;
 mod turns;
 
 use std::time::Duration;

@@ -21,6 +21,7 @@ pub(crate) mod rank_routes;
 pub(crate) mod request;
 pub(crate) mod route_list;
 pub(crate) mod routes;
+mod segment_routes;
 pub(crate) mod sending;
 mod series;
 pub(crate) mod server;

@@ -7,4 +7,5 @@ pub(crate) mod diagnosing;
 pub(crate) mod kept;
 pub(crate) mod parts;
 pub(crate) mod pickling;
+pub(crate) mod segments;
 pub(crate) mod tasks;

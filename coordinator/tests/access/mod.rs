@@ -262,7 +262,8 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     for route in routes {
         let path = route["path"].as_str().unwrap().trim_start_matches("/api/v1");
         let path = path.replace("{job}", "bobs-secret").replace("{id}", capture);
-        let needs_rank = path.ends_with("/series") || path.ends_with("/kept");
+        let needs_rank =
+            ["/series", "/kept", "/segments"].iter().any(|route| path.ends_with(route));
         let path = path.replace("{rank}", "0") + if needs_rank { "?rank=0" } else { "" };
         let method = route["method"].as_str().unwrap().parse::<Method>().unwrap();
         let (status, said) = alice.ask(method.clone(), &path, &json!({})).await;

@@ -12,7 +12,7 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 33] = [
+const REQUESTS: [(\&str, \&str); 34] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/changes", "/api/v1/changes"),
@@ -32,6 +32,7 @@ const REQUESTS: [(&str, &str); 33] = [
     ("get /api/v1/captures/{id}", "/api/v1/captures/{capture}"),
     ("get /api/v1/captures/{id}/collectives", "/api/v1/captures/{capture}/collectives"),
     ("get /api/v1/captures/{id}/kept", "/api/v1/captures/{capture}/kept?rank=2&from=9&to=200"),
+    ("get /api/v1/captures/{id}/segments", "/api/v1/captures/{capture}/segments?rank=2"),
     ("get /api/v1/captures/{id}/ranks/{rank}", "/api/v1/captures/{capture}/ranks/2"),
     ("get /api/v1/captures/{id}/ranks/{rank}/pickle", "/api/v1/captures/{capture}/ranks/2/pickle"),
     ("get /api/v1/incidents", "/api/v1/incidents"),

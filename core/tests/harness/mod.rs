@@ -12,6 +12,7 @@ use memtape_core::census::reader::CensusReader;
 use memtape_core::diagnosis::Churn;
 use memtape_core::limits::CENSUS_LINES_MAX;
 use memtape_core::pickle::torch_snapshot;
+use memtape_core::segment_map::{MapBounds, SegmentMap};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::snapshot::ledger::{Ledger, Sources};
 use memtape_core::tape::event::Kind;
@@ -247,6 +248,9 @@ pub(crate) fn read_all(source: impl Source) {
                 ..Sources::default()
             };
             let _ = (Ledger::of(&sources), Churn::of(&device.trace, snapshot.step));
+            let map = SegmentMap::of(&snapshot, device, MapBounds::default());
+            let filled: u64 = map.segments.iter().flat_map(|of| &of.parts).map(|of| of.bytes).sum();
+            assert_eq!(filled + map.other_segments.bytes, map.sums.bytes, "segments are filled");
         }
         assert!(torch_snapshot(&snapshot).ends_with(b"."), "a pickle ends with a stop");
     }

@@ -21,6 +21,7 @@ mod node;
 mod policy;
 mod query;
 mod rank;
+mod segments;
 mod series;
 
 pub use access::*;
@@ -40,6 +41,7 @@ pub use node::*;
 pub use policy::*;
 pub use query::*;
 pub use rank::*;
+pub use segments::*;
 pub use series::*;
 
 use serde::{Deserialize, Serialize};
