@@ -182,6 +182,9 @@ export const paths = {
       to: steps && Math.max(1, steps.to),
       baseline,
     })}`,
+  /** The segments of a rank; without a device those of the one that holds most. */
+  segments: (id: string, rank: number, device: number | null) =>
+    `captures/${part(id)}/segments${query({ rank, device })}`,
   /** Those whose memory grows fastest. */
   ranks: (job: string, attempt: number | null) =>
     `jobs/${part(job)}/ranks${query({ attempt, most: RANKS_LISTED })}`,

@@ -10,6 +10,8 @@ export const KEYS: [keys: string[], words: string][] = [
   [['['], 'previous capture of the job'],
   [[']'], 'next capture of the job'],
   [['b'], 'take this run or capture as the baseline, or remove it'],
+  [[','], 'previous event of a capture: a step that allocated a block'],
+  [['.'], 'next event of a capture'],
   [['Tab'], 'next link, button, table or chart'],
   [['←', '→', '↑', '↓'], 'move in the chart that has the focus'],
   [['Esc'], 'close; in a chart, show all again'],
@@ -21,7 +23,7 @@ const GOES: Record<string, string> = { h: 'jobs', n: 'nodes', a: 'actions' };
 /** What a key asks for. */
 export type Wish =
   | { kind: 'find' | 'keys' | 'g' | 'baseline' }
-  | { kind: 'capture'; which: 'before' | 'after' }
+  | { kind: 'capture' | 'event'; which: 'before' | 'after' }
   | { kind: 'go'; view: string };
 
 /** A pressed key, and which others are held. */
@@ -40,7 +42,9 @@ export function wishOf(press: Press, isAfterG: boolean): Wish | null {
   if (key === 'b') return { kind: 'baseline' };
   if (key === '?') return { kind: 'keys' };
   if (key === '[') return { kind: 'capture', which: 'before' };
-  return key === ']' ? { kind: 'capture', which: 'after' } : null;
+  if (key === ']') return { kind: 'capture', which: 'after' };
+  if (key === ',') return { kind: 'event', which: 'before' };
+  return key === '.' ? { kind: 'event', which: 'after' } : null;
 }
 
 /** Ctrl-K or Cmd-K. */

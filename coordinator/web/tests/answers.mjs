@@ -110,6 +110,101 @@ export function kept(capture, number, from, to, baseline = null) {
   };
 }
 
+/**
+ * The segments of a rank in a capture: in each of the large ones free ranges between the blocks, and
+ * one small segment whose blocks were merged. `count` is the number of blocks in a large one.
+ */
+export function segments(capture, number, count = 12) {
+  const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
+  const free = (offset_bytes, bytes) => ({ offset_bytes, bytes, requested_bytes: null, state: 'inactive', step: null, stack: null });
+  const segment = (index, of) => {
+    const blocks = of.blocks ?? [];
+    const sum = state => blocks.filter(block => block.state === state).reduce((all, block) => all + block.bytes, 0);
+    const merged = of.merged ?? [];
+    const allocated = sum('allocated') + merged.reduce((all, run) => all + run.allocated_bytes, 0);
+    return {
+      address: `0x${(0x7f12_a400_0000 + index * 2 ** 40).toString(16)}`,
+      stream: '0x0',
+      pool: 'large',
+      private_pool: null,
+      expandable: false,
+      allocated_bytes: allocated,
+      pending_bytes: sum('pending_free'),
+      free_bytes: of.bytes - allocated - sum('pending_free'),
+      largest_free_bytes: blocks.filter(block => block.state === 'inactive').reduce((most, block) => Math.max(most, block.bytes), 0),
+      block_count: blocks.filter(block => block.state !== 'inactive').length + merged.reduce((all, run) => all + run.blocks, 0),
+      merged,
+      ...of,
+      blocks,
+    };
+  };
+  const large = index => {
+    const size = 24 * MIB;
+    const blocks = Array.from({ length: count }, (_, i) => {
+      const at = i * size;
+      if (i % 4 === 3) return free(at, size);
+      const isLeak = number === LEAKING && i % 4 === 2;
+      const step = isLeak ? Math.min(capture.step, ONSET + index * 3 + Math.floor(i / 4)) : 1;
+      const state = i % 16 === 1 ? 'pending_free' : 'allocated';
+      return { offset_bytes: at, bytes: size, requested_bytes: size - 128, state, step, stack: isLeak ? 0 : 1 };
+    });
+    return segment(index, { bytes: count * size, blocks });
+  };
+  const small = segment(5, {
+    bytes: 2 * MIB,
+    pool: 'small',
+    merged: [{ offset_bytes: 0, bytes: 2 * MIB, blocks: 900, allocated_bytes: 1.5 * MIB, pending_bytes: 0, first_step: 1, last_step: ONSET }],
+  });
+  const cached = segment(6, { bytes: 20 * MIB, blocks: [free(0, 20 * MIB)] });
+  const graphs = segment(7, { bytes: 64 * MIB, pool: 'private', private_pool: '0,1', blocks: [{ ...large(0).blocks[0], bytes: 64 * MIB, requested_bytes: null, stack: null }] });
+  const all = [large(0), large(1), large(2), small, cached, graphs];
+  const total = name => all.reduce((sum, of) => sum + of[name], 0);
+  const held = stack => {
+    const blocks = all.flatMap(of => of.blocks).filter(of => of.stack === stack);
+    return { blocks: blocks.length, bytes: blocks.reduce((sum, of) => sum + of.bytes, 0) };
+  };
+  const sums = {
+    segments: all.length,
+    bytes: total('bytes'),
+    allocated_blocks: total('block_count'),
+    allocated_bytes: total('allocated_bytes'),
+    pending_blocks: 3,
+    pending_bytes: total('pending_bytes'),
+    free_bytes: total('free_bytes'),
+  };
+  return {
+    capture: capture.id,
+    job: capture.job,
+    attempt: capture.attempt,
+    rank: number,
+    device: 0,
+    devices: [0],
+    step: capture.step,
+    last_step: capture.step,
+    clock: 'steps',
+    segment_source: 'allocator',
+    complete: true,
+    allocated_bytes: sums.allocated_bytes,
+    allocated_difference_bytes: 0,
+    reserved_bytes: sums.bytes + 2 * MIB,
+    reserved_difference_bytes: 2 * MIB,
+    misplaced: { blocks: 0, bytes: 0 },
+    split_bytes: sums.free_bytes - 20 * MIB,
+    cached_bytes: 20 * MIB,
+    largest_free_bytes: 24 * MIB,
+    all: sums,
+    segments: all,
+    other_segments: { segments: 0, bytes: 0, allocated_blocks: 0, allocated_bytes: 0, pending_blocks: 0, pending_bytes: 0, free_bytes: 0 },
+    merged: { blocks: 900, bytes: 1.5 * MIB },
+    frames,
+    stacks: [
+      { frames: [0, 1, 2], line: 1, ...held(0) },
+      { frames: [0, 3], line: 3, ...held(1) },
+    ],
+    other_stacks: { count: 0, blocks: 0, bytes: 0 },
+  };
+}
+
 // --- incidents ----------------------------------------------------------------
 
 export const incident = (job, of) => ({

@@ -25,6 +25,8 @@ const VIEWS = {
   'incident of a death': '#/incident/inc-death',
   'incident of the host, closed': '#/incident/inc-host',
   capture: '#/capture/cap-train-7b',
+  'capture with a pinned block': '#/capture/cap-train-7b?rank=2&at=120&block=0x7f12a7000000&colour=age&scale=bytes',
+  'capture with a segment alone': '#/capture/cap-train-7b?rank=2&segment=0x7f12a4000000&colour=state',
   'unknown incident': '#/incident/inc-nosuch',
   'unknown job': '#/job/nosuch',
   'unknown capture': '#/capture/cap-nosuch',
@@ -35,7 +37,7 @@ const HOSTILE_VIEWS = {
   'hostile nodes': '#/nodes',
   'hostile job': `#/job/${HOSTILE_PATH}?steps=100-149&rank=2`,
   'hostile incident': '#/incident/inc-hostile?steps=100-149',
-  'hostile capture': '#/capture/cap-hostile',
+  'hostile capture': '#/capture/cap-hostile?rank=2&block=0x7f12a7000000',
   'hostile id': `#/incident/${encodeURIComponent(HOSTILE.html + HOSTILE.lines + HOSTILE.long)}`,
 };
 

@@ -1,7 +1,7 @@
 // Names of a hostile user, in every place where a name can stand: HTML, a change of the direction of
 // text, 10,000 letters without a space, lines, emoji.
 
-import { action, capture, collectives, incident, kept, lines, node, rank } from './answers.mjs';
+import { action, capture, collectives, incident, kept, lines, node, rank, segments } from './answers.mjs';
 
 export const HOSTILE = {
   html: `<img src=x onerror="document.hurt=1"><script>document.hurt=1</script></td></table><b id=hurt>"'&amp;`,
@@ -54,6 +54,10 @@ export const hostile = {
     sentences: [ALL],
     groups: [{ ...collectives.groups[0], desc: ALL, sentence: ALL }],
     unknown: [{ why: ALL, ranks: [0] }],
+  },
+  segments(number) {
+    const made = segments(CAPTURE, number);
+    return { ...made, frames: made.frames.map(() => FRAME) };
   },
   kept(...range) {
     const made = kept(CAPTURE, ...range);

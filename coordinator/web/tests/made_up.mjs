@@ -9,7 +9,7 @@
 import { createServer } from 'node:http';
 import { fileURLToPath } from 'node:url';
 
-import { account, action, ago, area, capture, collectives, differences, incident, job, kept, lines, node, rank, series } from './answers.mjs';
+import { account, action, ago, area, capture, collectives, differences, incident, job, kept, lines, node, rank, segments, series } from './answers.mjs';
 import { page } from './bundle.mjs';
 import { HOSTILE, HOSTILE_JOB, hostile } from './hostile.mjs';
 
@@ -187,6 +187,10 @@ export function answer(path, query = new URLSearchParams()) {
       const range = [numberIn(query, 'rank'), numberIn(query, 'from'), numberIn(query, 'to')];
       return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range, query.get('baseline')));
     }
+    case 'captures/segments': {
+      const number = numberIn(query, 'rank');
+      return held && (held === hostile.capture ? hostile.segments(number) : segments(held, number));
+    }
     case 'actions':
       return { actions: of(ACTIONS) };
     case 'nodes':
@@ -201,6 +205,8 @@ const event = data => `data: ${JSON.stringify(data)}\n\n`;
 export class MadeUp {
   /** Paths below /api/v1 that were asked for, in order. */
   requests = [];
+  /** The same with what stands behind the question mark. */
+  asked = [];
   /** Changes an answer before it is given: `(path, answer) => answer`. */
   change = (_, found) => found;
   /** Token that a browser must have signed in with; empty where none is needed. */
@@ -256,6 +262,7 @@ export class MadeUp {
     }
     const path = pathname.slice('/api/v1/'.length);
     this.requests.push(path);
+    this.asked.push(`${path}?${searchParams}`);
     if (request.method === 'POST') return this.#post(request, path, sayJson);
     if (this.token && request.headers.cookie !== `session=${this.token}`) {
       return sayJson(401, { error: 'sign in first' });

@@ -321,6 +321,8 @@ test('keys ask for what the list of keys says', () => {
   assert.deepEqual(keys.wishOf(press('?'), false), { kind: 'keys' });
   assert.deepEqual(keys.wishOf(press('n'), true), { kind: 'go', view: 'nodes' });
   assert.equal(keys.wishOf(press('n'), false), null);
+  assert.deepEqual(keys.wishOf(press(','), false), { kind: 'event', which: 'before' });
+  assert.deepEqual(keys.wishOf(press('.'), true), { kind: 'event', which: 'after' });
   assert.equal(keys.wishOf(press('?', { ctrlKey: true }), false), null, "the browser's");
   assert.deepEqual(keys.wishOf(press('[', { ctrlKey: true, altKey: true, getModifierState: () => true }), false), { kind: 'capture', which: 'before' });
 });

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, test } from 'node:test';
 
-import { incident } from './answers.mjs';
+import { capture, incident, segments } from './answers.mjs';
 import { launch, noBrowser, none, open, settle, show, violations } from './browser.mjs';
 import { MadeUp } from './made_up.mjs';
 
@@ -215,6 +215,105 @@ describe('the heat map', { skip: noBrowser }, () => {
     await page.waitForFunction(() => /account=host/.test(location.hash) && /against=growth/.test(location.hash));
     await to('#/job/train-7b?account=workers');
     await page.getByText('the ranks have no worker processes').first().waitFor();
+  });
+});
+
+describe('the map of segments', { skip: noBrowser }, () => {
+  const CAPTURE = '#/capture/cap-train-7b';
+  const map = () => page.locator('canvas.segments');
+  const said = () => map().getAttribute('aria-label');
+  const slider = () => page.getByRole('slider', { name: /^Blocks at the end of step/ });
+  const pinned = () => page.getByRole('region', { name: 'Pinned block' });
+
+  test('pointing says what a block is, and a click pins it with its stack', async () => {
+    await to(`${CAPTURE}?rank=2`);
+    await map().scrollIntoViewIfNeeded();
+    const { width } = await map().boundingBox();
+    const x = 132 + ((width - 132) * 2.5) / 12;
+    await map().hover({ position: { x, y: 8 } });
+    assert.match(await said(), /24 MiB allocated .*step 113, .*accumulate_predictions.py:123 train_step/);
+    assert.match(await said(), /mse_loss functional.py:3952 ← train_step .* ← main train.py:157$/, 'the stack');
+    await map().click({ position: { x, y: 8 } });
+    await pinned().getByText(/mse_loss/).waitFor();
+    assert.match(valueOf('block'), /^0x7f12a7000000$/);
+    assert.equal(await pinned().locator('.culprit').innerText(), '/app/training/metrics/accumulate_predictions.py:123 train_step');
+    await page.reload().then(() => settle(page));
+    await pinned().getByText(/mse_loss/).waitFor();
+    await pinned().getByRole('button', { name: 'Show its segment alone' }).click();
+    await page.waitForFunction(() => /segment=0x/.test(location.hash));
+    assert.match(await said(), /Map of 8 rows/);
+    await page.getByText('Blocks of the segment as a table').click();
+    assert.equal(await page.getByRole('region', { name: 'Blocks of the segment' }).locator('tbody tr').count(), 12);
+    await pinned().getByRole('button', { name: /Unpin/ }).click();
+    await pinned().waitFor({ state: 'detached' });
+  });
+
+  test('arrow keys go from block to block, Enter pins and Escape unpins', async () => {
+    await to(`${CAPTURE}?rank=2&map=address`);
+    await map().focus();
+    for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight']) await page.keyboard.press(key);
+    assert.match(await said(), /step 113/);
+    await page.keyboard.press('ArrowDown');
+    assert.match(await said(), /step 116/, 'the block below');
+    await page.keyboard.press('End');
+    assert.match(await said(), /24 MiB free/);
+    await page.keyboard.press('Enter');
+    await pinned().waitFor();
+    await page.keyboard.press('Escape');
+    await pinned().waitFor({ state: 'detached' });
+  });
+
+  test('the slider goes from event to event, and the lines follow it', async () => {
+    await to(`${CAPTURE}?rank=2`);
+    assert.equal(await slider().inputValue(), '149');
+    await page.keyboard.press(',');
+    await page.waitForFunction(() => /at=121/.test(location.hash));
+    assert.equal(await slider().inputValue(), '121');
+    await page.keyboard.press(',');
+    await page.waitForFunction(() => /at=120/.test(location.hash));
+    await settle(page);
+    await page.getByRole('heading', { name: 'What rank 2 holds, by line, of steps 1 to 120' }).waitFor();
+    assert.ok(made.asked.some(of => /kept\?.*to=120/.test(of)), 'the lines are asked for');
+    assert.match(await page.getByRole('main').innerText(), /end of step 120: .* in \d+ of \d+ blocks were there; pale ones/);
+    await page.keyboard.press('.');
+    await page.waitForFunction(() => /at=121/.test(location.hash));
+    await slider().fill('149');
+    await page.waitForFunction(() => !/at=/.test(location.hash));
+    await slider().focus();
+    await page.keyboard.press(',');
+    await page.waitForFunction(() => /at=121/.test(location.hash), null, { timeout: 5000 });
+  });
+
+  test('the order, the colours and the scale are a part of the address', async () => {
+    await to(`${CAPTURE}?rank=2`);
+    await page.getByLabel('sorted by').selectOption('address');
+    await page.getByLabel('coloured by').selectOption('age');
+    await page.locator('label', { hasText: /^rows / }).locator('select').selectOption('bytes');
+    await page.waitForFunction(() => ['map=address', 'colour=age', 'scale=bytes'].every(of => location.hash.includes(of)));
+    await page.getByText('allocated in step 149').waitFor();
+  });
+
+  test('of 60,000 blocks each can be reached', async () => {
+    const held = capture('train-7b', {});
+    made.change = (path, found) => (path.endsWith('/segments') ? segments(held, 2, 20_000) : found);
+    try {
+      await to(`${CAPTURE}?rank=2&map=address`);
+      await map().focus();
+      for (const key of ['ArrowDown', 'End', 'ArrowLeft']) await page.keyboard.press(key);
+      assert.match(await said(), /step 149/);
+      await page.keyboard.press('Enter');
+      await pinned().getByRole('button', { name: 'Show its segment alone' }).click();
+      await page.waitForFunction(() => /segment=0x/.test(location.hash));
+      assert.match(await said(), /Map of 64 rows/);
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
+  test('an incident leads to the map of its rank', async () => {
+    await to(INCIDENT);
+    await page.getByRole('link', { name: 'Segments, blocks and lines of rank 2 in this capture' }).click();
+    await page.getByRole('heading', { name: 'Segments of rank 2' }).waitFor();
   });
 });
 

@@ -5,7 +5,7 @@
 // it. So the answer is exact for a capture at the end of the range. With a later capture it is what
 // is still alive then; the panel says so, and can have a capture made at the end of the range.
 
-import { useMemo, useState } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 
 import { link, look, type Span } from '../address';
 import { useAnswer } from '../answers';
@@ -93,7 +93,12 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   const [isAgainstPeers, setAgainstPeers] = useState(true);
   const other = baselineIn();
   const baseline = other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
-  const { data, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps, baseline), 0);
+  const { data: answer, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps, baseline), 0);
+  // While another range of steps is counted, the last one stays.
+  const last = useRef<Kept | null>(null);
+  if (answer) last.current = answer;
+  const isLast = last.current?.capture === capture.id && last.current.rank === rank;
+  const data = answer ?? (isLast ? last.current : null);
   const stacks = useMemo(
     () => data?.stacks.map(of => ({ ...of, peer_bytes: of.peer_bytes ?? 0 })) ?? [],
     [data],

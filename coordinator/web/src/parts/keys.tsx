@@ -11,6 +11,7 @@ import { setBaseline } from '../baseline';
 import { besides } from '../captures';
 import { isHere } from '../entries';
 import { KEYS, wishOf, type Wish } from '../keys';
+import { turnEvent } from '../slide';
 import type { Capture, Captures, Incident, Ranks } from '../types';
 import { Dialog } from './dialog';
 import { Palette } from './palette';
@@ -55,7 +56,9 @@ export function Keys() {
 
 function isTyping({ target }: KeyboardEvent): boolean {
   if (!(target instanceof HTMLElement)) return false;
-  return target.isContentEditable || target.matches('input, textarea, select');
+  // No text goes into these.
+  const isText = !target.matches('[type=range], [type=checkbox]');
+  return target.isContentEditable || (isText && target.matches('input, textarea, select'));
 }
 
 function grant(wish: Wish) {
@@ -63,6 +66,7 @@ function grant(wish: Wish) {
   else if (wish.kind === 'go') go(wish.view);
   else if (wish.kind === 'baseline') void takeBaseline();
   else if (wish.kind === 'capture') void goToCapture(wish.which);
+  else if (wish.kind === 'event') turnEvent(wish.which);
 }
 
 /** To a view; a report has its start in place of the jobs, and may lack the others. */

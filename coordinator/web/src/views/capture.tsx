@@ -1,6 +1,6 @@
 // One capture: what it holds, the incidents that rest on it, and what a terminal shows of it.
 
-import { link, look, numberIn, stepsIn } from '../address';
+import { link, look, numberIn, stepsIn, type Span } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
 import { besides } from '../captures';
@@ -10,6 +10,7 @@ import { Manifest } from '../parts/capture_manifest';
 import { IncidentCard } from '../parts/incident_card';
 import { KeptIn } from '../parts/kept';
 import { Missing } from '../parts/missing';
+import { SegmentsOfRank } from '../parts/segments';
 import { TerminalLines } from '../parts/terminal';
 import { linesOfCapture } from '../terminal';
 import { useTitle } from '../title';
@@ -28,50 +29,72 @@ export function CaptureView({ id }: { id: string }) {
   if (!capture) return <Missing view="capture" id={id} error={error} />;
   const resting = incidents?.incidents.filter(of => of.capture_id === id) ?? [];
   const { before, after } = besides(others?.captures ?? [], id);
+  const unit = unitOf(resting[0]);
+  return (
+    <div class="capture">
+      <div class="capture-head">
+        <h1>{`Capture ${capture.id}`}</h1>
+        <p class="line-of-facts">
+          <span>
+            of job <a href={link('job', capture.job)}>{capture.job}</a>, attempt {capture.attempt}
+          </span>
+          <Besides before={before} after={after} />
+        </p>
+      </div>
+      <div class="capture-about">
+        <Manifest capture={capture} collectives={collectives} unit={unit} />
+      </div>
+      <div class="capture-memory">
+        {isClosed ? <MemoryOf capture={capture} first={resting[0]?.rank ?? null} unit={unit} /> : null}
+      </div>
+      <div class="capture-rest">
+        <Section title="Incidents that rest on it">
+          {resting.map(of => (
+            <IncidentCard key={of.id} incident={of} rank={null} />
+          ))}
+          {resting.length === 0 ? <Soft>none</Soft> : null}
+        </Section>
+        <Section title="In a terminal">
+          <TerminalLines of={linesOfCapture(capture, before)} />
+        </Section>
+      </div>
+    </div>
+  );
+}
+
+/** The memory of a rank of the capture, as a map and by line; at first the rank of an incident. */
+function MemoryOf({ capture, first, unit }: { capture: Capture; first: number | null; unit: string }) {
+  const held = capture.parts.filter(part => part.bytes > 0).map(part => part.rank);
+  const rank = numberIn('rank') ?? first ?? capture.trigger_rank ?? held[0] ?? null;
+  if (rank === null) return null;
+  const choose = (event: Event) =>
+    look({ rank: (event.currentTarget as HTMLSelectElement).value, device: null, segment: null, block: null });
+  const steps = upTo(numberIn('at'), stepsIn());
   return (
     <>
-      <h1>{`Capture ${capture.id}`}</h1>
-      <p class="line-of-facts">
-        <span>
-          of job <a href={link('job', capture.job)}>{capture.job}</a>, attempt {capture.attempt}
-        </span>
-        <Besides before={before} after={after} />
-        {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
+      <p class="pills">
+        <label>
+          {'rank '}
+          <select value={String(rank)} onChange={choose}>
+            {held.map(number => (
+              <option value={String(number)}>{number}</option>
+            ))}
+          </select>
+        </label>
       </p>
-      <Manifest capture={capture} collectives={collectives} unit={unitOf(resting[0])} />
-      {isClosed ? <LinesOf capture={capture} first={resting[0]?.rank ?? null} unit={unitOf(resting[0])} /> : null}
-      <Section title="Incidents that rest on it">
-        {resting.map(of => (
-          <IncidentCard key={of.id} incident={of} rank={null} />
-        ))}
-        {resting.length === 0 ? <Soft>none</Soft> : null}
-      </Section>
-      <Section title="In a terminal">
-        <TerminalLines of={linesOfCapture(capture, before)} />
+      <SegmentsOfRank capture={capture} rank={rank} device={numberIn('device')} unit={unit} />
+      <Section title={`What rank ${rank} holds, by line${steps ? `, of ${unit}s ${steps.from} to ${steps.to}` : ''}`}>
+        <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
       </Section>
     </>
   );
 }
 
-/** What a rank of the capture holds, by line; at first the rank that an incident is about. */
-function LinesOf({ capture, first, unit }: { capture: Capture; first: number | null; unit: string }) {
-  const held = capture.parts.filter(part => part.bytes > 0).map(part => part.rank);
-  const rank = numberIn('rank') ?? first ?? capture.trigger_rank ?? held[0] ?? null;
-  if (rank === null) return null;
-  const choose = (event: Event) => look({ rank: (event.currentTarget as HTMLSelectElement).value });
-  return (
-    <Section title={`What rank ${rank} holds, by line`}>
-      <label>
-        {'rank '}
-        <select value={String(rank)} onChange={choose}>
-          {held.map(number => (
-            <option value={String(number)}>{number}</option>
-          ))}
-        </select>
-      </label>
-      <KeptIn capture={capture} rank={rank} steps={stepsIn()} unit={unit} />
-    </Section>
-  );
+/** The chosen steps, as far as they are over at the step of the slider. */
+function upTo(at: number | null, steps: Span | null): Span | null {
+  if (at === null) return steps;
+  const to = Math.max(1, at);
+  return { from: Math.min(steps?.from ?? 1, to), to: Math.min(steps?.to ?? to, to) };
 }
 
 const sentence = ({ aligned, ranks, step, job }: Capture): string =>

@@ -200,7 +200,14 @@ function CaptureOf({ incident }: { incident: Incident }) {
   return (
     <Section title="Capture">
       {capture ? (
-        <Manifest capture={capture} collectives={collectives} unit={unitOf(incident)} />
+        <>
+          <p>
+            <a href={link('capture', id, { rank: incident.rank })}>
+              {`Segments, blocks and lines of rank ${incident.rank} in this capture`}
+            </a>
+          </p>
+          <Manifest capture={capture} collectives={collectives} unit={unitOf(incident)} />
+        </>
       ) : (
         <Soft>{error ? `${id}: ${error.message}` : `asking for ${id}…`}</Soft>
       )}
