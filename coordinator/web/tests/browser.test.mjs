@@ -82,6 +82,29 @@ describe('views', { skip: noBrowser }, () => {
   }
 });
 
+describe('the width of a screen', { skip: noBrowser }, () => {
+  const right = page =>
+    page.evaluate(() => Math.max(...[...document.querySelectorAll('main figure, main .scroll')].map(of => of.getBoundingClientRect().right)));
+
+  for (const name of ['home', 'incident', 'capture']) {
+    test(`${name}: a screen of 2,560 px is used to its end`, async () => {
+      const { page } = seen;
+      await page.setViewportSize({ width: 2560, height: 800 });
+      await show(page, made.address, VIEWS[name]);
+      assert.ok((await right(page)) > 2500, `${await right(page)} px`);
+    });
+  }
+
+  test('a rank of a capture takes few lines on a screen of 360 px', async () => {
+    const { page } = seen;
+    await page.setViewportSize({ width: 360, height: 800 });
+    await show(page, made.address, VIEWS.capture);
+    const ranks = page.getByRole('region', { name: 'Ranks of the capture' });
+    const { height } = await ranks.boundingBox();
+    assert.ok(height / 8 < 110, `${height / 8} px for each rank`);
+  });
+});
+
 describe('hostile names', { skip: noBrowser }, () => {
   for (const [name, path] of Object.entries(HOSTILE_VIEWS)) {
     test(`${name}: names are text, and fit`, async () => {

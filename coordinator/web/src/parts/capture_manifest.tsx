@@ -75,9 +75,14 @@ function MissingRanks({ of: { missing } }: { of: Capture }) {
 
 // --- ranks -------------------------------------------------------------------
 
+/** Ranks that are listed at first. */
+const PARTS_SHOWN = 16;
+
 const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
   <Table
     name="parts"
+    first={PARTS_SHOWN}
+    isDense
     caption="Ranks of the capture"
     empty="no part has come in yet"
     rows={capture.parts}

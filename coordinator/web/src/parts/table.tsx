@@ -24,24 +24,28 @@ interface Options<Row> {
   empty: string;
   name?: string;
   rowClass?: (row: Row) => string;
+  /** Rows that are shown at first. */
+  first?: number;
+  /** Whether the cells of a card stand beside each other: a card has fewer lines then. */
+  isDense?: boolean;
 }
 
-/** Rows that are shown at first, and with each click. */
+/** Rows that are shown at first unless another number is given, and with each click. */
 const ROWS_SHOWN = 100;
 
 type Order = 'up' | 'down';
 const ARROWS = { down: ' ↓', up: ' ↑' };
 const SORTS = { down: 'descending', up: 'ascending' } as const;
 
-export function Table<Row>({ columns, rows, caption, empty, name, rowClass }: Options<Row>) {
-  const [most, setMost] = useState(ROWS_SHOWN);
+export function Table<Row>({ columns, rows, caption, empty, name, rowClass, first = ROWS_SHOWN, isDense }: Options<Row>) {
+  const [most, setMost] = useState(first);
   if (rows.length === 0) return <Soft>{empty}</Soft>;
   const [title, order] = (name ? (address.value.query.get(name) ?? '') : '').split('.');
   const sorter = columns.find(column => column.title === title && column.sort);
   const sorted = sorter ? [...rows].sort(comparing(sorter.sort!, order === 'down')) : rows;
   // Roles are said: as cards the rows are no table to a browser.
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
+    <div class={isDense ? 'scroll dense' : 'scroll'} tabIndex={0} role="region" aria-label={caption}>
       <table role="table">
         <thead role="rowgroup">
           <tr role="row">

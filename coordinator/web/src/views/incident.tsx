@@ -59,28 +59,36 @@ function Known({ incident }: { incident: Incident }) {
   // What a capture showed is of its step; all other figures are the newest.
   const seen = incident.capture_step ? ` (at ${unit} ${whole(incident.capture_step)})` : '';
   return (
-    <>
-      <Head incident={incident} rank={rank} related={related} />
-      <SixAnswers incident={incident} rank={rank} related={related} seen={seen} />
-      <RankChart
-        job={job}
-        attempt={attempt}
-        rank={incident.rank}
-        device={incident.names_device ? incident.device : null}
-        incident={incident}
-        captures={captures}
-        unit={unit}
-      />
-      {steps ? (
-        <KeptInRange job={job} rank={incident.rank} steps={steps} captures={captures} unit={unit} />
-      ) : null}
-      {report?.source && report.start[1] === incident.id ? <SourceExcerpt of={report.source} /> : null}
-      <Evidence incident={incident} unit={unit} seen={seen} />
-      <Figures of={incident} />
-      <Happened incident={incident} rank={rank} related={related} captures={captures} />
-      <CaptureOf incident={incident} />
-      <Commands of={incident} />
-    </>
+    <div class="incident">
+      <div>
+        <Head incident={incident} rank={rank} related={related} />
+        <SixAnswers incident={incident} rank={rank} related={related} seen={seen} />
+        <RankChart
+          job={job}
+          attempt={attempt}
+          rank={incident.rank}
+          device={incident.names_device ? incident.device : null}
+          incident={incident}
+          captures={captures}
+          unit={unit}
+        />
+        {steps ? (
+          <KeptInRange job={job} rank={incident.rank} steps={steps} captures={captures} unit={unit} />
+        ) : null}
+        {report?.source && report.start[1] === incident.id ? <SourceExcerpt of={report.source} /> : null}
+      </div>
+      <div>
+        <Evidence incident={incident} unit={unit} seen={seen} />
+      </div>
+      <div>
+        <Figures of={incident} />
+        <Happened incident={incident} rank={rank} related={related} captures={captures} />
+      </div>
+      <div>
+        <CaptureOf incident={incident} />
+        <Commands of={incident} />
+      </div>
+    </div>
   );
 }
 
