@@ -39,6 +39,7 @@ export function CaptureView({ id }: { id: string }) {
             of job <a href={link('job', capture.job)}>{capture.job}</a>, attempt {capture.attempt}
           </span>
           <Besides before={before} after={after} />
+          {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
         </p>
       </div>
       <div class="capture-about">
