@@ -12,7 +12,7 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(\&str, \&str); 34] = [
+const REQUESTS: [(&str, &str); 34] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/changes", "/api/v1/changes"),
