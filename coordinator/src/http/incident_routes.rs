@@ -205,6 +205,7 @@ fn action(record: &ActionRecord) -> Action {
         outcome: record.outcome.to_string(),
         checkpoint: record.checkpoint.clone(),
         verdict: record.verdict.map(|it| it.as_str().to_string()).unwrap_or_default(),
+        verdict_wall_ns: record.verdict_wall_ns,
         proof: record.proof().unwrap_or_default(),
         steps_lost: gain.steps_lost,
         saved_seconds: gain.saved_ns.map(|saved_ns| saved_ns / 1_000_000_000),

@@ -60,6 +60,8 @@ pub struct Action {
     pub observation: Option<Observation>,
     /// Whether the action helped; none until that is known.
     pub verdict: Option<Verdict>,
+    /// Time of the verdict, Unix time in nanoseconds.
+    pub verdict_wall_ns: Option<i64>,
 }
 
 /// An event of an action.

@@ -50,6 +50,9 @@ pub struct Action {
     /// Whether it helped, as the job's next attempt shows, or its next steps: `helped`,
     /// `no effect`, `worse` or `unknown`; empty until that is known, and where nothing was asked.
     pub verdict: String,
+    /// When that was known, in nanoseconds of Unix time; null before, and of verdicts of older
+    /// versions.
+    pub verdict_wall_ns: Option<i64>,
     /// What the verdict rests on, in a sentence.
     pub proof: String,
     /// Steps that the next attempt had to make again; none where that is not known.

@@ -45,6 +45,7 @@ impl Actions {
             let own = LazyCell::new(|| jobs.own(&job));
             action.look(now_ns, &Observed { jobs, job: &job, own });
             if let Some(verdict) = &action.verdict {
+                action.verdict_wall_ns = Some(context.now.wall_ns);
                 let (target, kind) = (action.target, verdict.into());
                 context.push(Effect::Prove { target, verdict: kind });
                 if let Some(saved_ns) = saved(action)
