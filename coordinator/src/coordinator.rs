@@ -169,6 +169,9 @@ impl Coordinator {
             }
             Event::ActionStored { action } => actions.stored(context, &action, incidents, jobs),
             Event::Approved { incident } => actions.approve(context.now, &incident),
+            Event::ThreadChanged { id, who, request, reply } => {
+                incidents.change_thread(context, (&id, &who), &request, reply);
+            }
             Event::Tick => self.tick(),
         }
         self.settle();

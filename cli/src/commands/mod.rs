@@ -24,6 +24,7 @@ pub(crate) mod queries {
     pub(crate) mod capture;
     pub(crate) mod filters;
     pub(crate) mod hints;
+    pub(crate) mod incident;
     pub(crate) mod lines;
     pub(crate) mod list;
     pub(crate) mod names;
@@ -49,7 +50,7 @@ pub(crate) mod services {
 use crate::commands::access::{audit, tls, token};
 use crate::commands::command_line::command_line;
 use crate::commands::files::{analyze, diff, export, report, tape};
-use crate::commands::queries::{capture, hints, lines, list, policy, show};
+use crate::commands::queries::{capture, hints, incident, lines, list, policy, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
 use crate::globals::Globals;
@@ -95,6 +96,8 @@ pub(crate) enum Command {
     Lines(lines::LinesArgs),
     /// List incidents.
     Incidents(list::IncidentsArgs),
+    /// Acknowledge, silence or assign an incident, or add a note to it.
+    Incident(incident::IncidentArgs),
     /// List captures.
     Captures(list::CapturesArgs),
     /// List what was done about jobs and nodes, or would be, and whether it helped.
@@ -148,6 +151,7 @@ impl Command {
             Self::Ranks(args) => list::ranks(&args, globals),
             Self::Lines(args) => lines::run(&args, globals),
             Self::Incidents(args) => list::incidents(&args, globals),
+            Self::Incident(args) => incident::run(&args, globals),
             Self::Captures(args) => list::captures(&args, globals),
             Self::Actions(args) => list::actions(&args, globals),
             Self::Cluster(args) => list::cluster(&args, globals),
@@ -201,6 +205,10 @@ mod tests {
         check("memtape diff a b --limit peak=5%", false);
         check("memtape diff --run a b --limit peek=5%", false);
         check("memtape incidents --class leek", false);
+        check("memtape incident inc-1", false);
+        check("memtape incident inc-1 --acknowledge --silence 2h --assign o --note n", true);
+        check("memtape incident inc-1 --silence 2h --silence-until-step 9", false);
+        check("memtape incident inc-1 --end-silence --unacknowledge", true);
         check("memtape captures j --trigger growth --since 2d --watch 1", true);
         check("memtape actions", true);
         check("memtape actions j --all --watch 2", true);

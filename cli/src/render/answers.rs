@@ -23,6 +23,7 @@ use crate::render::palette::{self, Meaning};
 use crate::render::ranks::count_of_trouble;
 use crate::render::sections::{section, table_section};
 use crate::render::table::{Cell, Table};
+use crate::render::threads;
 use crate::render::units::{about_plural, bytes, counted, duration, frame, grown, plural};
 
 /// The jobs, and how long ago each began.
@@ -95,6 +96,7 @@ pub(crate) fn incidents(list: &Incidents, now_ns: i64) -> String {
         .column("state", |of| of.state.to_string())
         .column("urgency", urgency)
         .column("class", |of| of.class.to_string())
+        .column_if_any("thread", threads::words)
         .column(">opened", |of| age(of.opened_wall_ns, now_ns))
         .column("what", |of| of.sentence.clone())
         .text_or(&no("incident", &list.missing_shards))
@@ -187,6 +189,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
         let name = Meaning::Dim.paint(&format!("{name:<12}"));
         let _ = writeln!(text, "  {name}{}", clean(&value));
     }
+    section(&mut text, "Thread", threads::lines(&incident.thread));
     section(&mut text, stack_title(incident), incident.stack.iter().map(frame));
     // What a capture showed is of its step; the figures above are the newest.
     let at_step = incident.capture_step.filter(|&step| step > 0);
@@ -326,8 +329,10 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         ("job", format!("{}, rank {}{device}", incident.job, incident.rank)),
     ];
     if incident.state == IncidentState::Open {
-        pairs.extend(urgency(incident).map(|words| ("urgency", words.to_string())));
+        let silenced = if threads::is_silenced(incident) { ", but is silenced" } else { "" };
+        pairs.extend(urgency(incident).map(|words| ("urgency", format!("{words}{silenced}"))));
     }
+    pairs.extend(threads::facts(incident));
     pairs.extend(culprit(incident).map(|line| ("culprit", line)));
     if incident.layer != Layer::Process {
         let (onset, detected, last) =

@@ -14,5 +14,6 @@ pub(crate) mod ranks;
 pub(crate) mod sections;
 pub(crate) mod table;
 pub(crate) mod tape;
+pub(crate) mod threads;
 pub(crate) mod units;
 pub(crate) mod workers;

@@ -4,6 +4,7 @@ use crossterm::style::{Attribute, Color, Stylize};
 use memtape_core::paging::Urgency;
 use memtape_proto::api::{Incident, IncidentState, JobState, Named, RankState};
 
+use crate::render::threads::is_silenced;
 use crate::terminal;
 
 /// Meaning of a coloured word.
@@ -82,6 +83,9 @@ pub(crate) fn of_rank(state: &Named<RankState>) -> Meaning {
 
 /// The meaning of an incident's state: of an open one, how urgent it is.
 pub(crate) fn of_incident(incident: &Incident) -> Meaning {
+    if incident.state == IncidentState::Open && is_silenced(incident) {
+        return Meaning::Plain;
+    }
     match (incident.state.known(), incident.urgency.known()) {
         (Some(IncidentState::Open), Some(Urgency::Page)) => Meaning::Bad,
         (Some(IncidentState::Open), Some(Urgency::Ticket)) => Meaning::Warn,

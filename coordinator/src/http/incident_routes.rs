@@ -1,20 +1,27 @@
-//! `/incidents` and `/actions`: what was found, and what was decided about restarts.
+//! `/incidents` and `/actions`: what was found, what people do about it, and what was decided about
+//! restarts.
 
 use axum::extract::{Path, Query};
+use axum::http::StatusCode;
 use axum::response::Json;
 use memtape_core::action::ActionKind;
 use memtape_core::diagnosis::{self, Diagnosis, Fate};
-use memtape_core::incident::{self, Tracked};
+use memtape_core::incident::{self, Entry, ThreadRefused, ThreadRequest, Tracked, Until};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
     Action, Actions, Alternative, Incident, IncidentState, Incidents, JobQuery, Remedy, Restart,
+    Silence, Thread, ThreadEntry,
 };
+use tokio::sync::oneshot;
 
 use crate::http::asking::Asking;
-use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf, shared};
+use crate::http::job_routes::count;
+use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf, Sent, shared};
 use crate::http::route_list::Routes;
+use crate::ingest::event::Event;
 use crate::state::actions::holder;
+use crate::state::effects::ThreadNotChanged;
 use crate::state::visible::Visible;
 use memtape_store::records::ActionRecord;
 
@@ -25,6 +32,11 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .get("/incidents", "The newest incidents.", list)
         .get("/incidents/{id}", "One incident.", one)
+        .post(
+            "/incidents/{id}/thread",
+            "Acknowledges, silences or assigns an incident, or adds a note to it.",
+            change_thread,
+        )
         .get("/actions", "The newest decisions about jobs and nodes.", actions)
 }
 
@@ -35,7 +47,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Incidents> {
         let newest = view.incidents().rev();
         let of_job = newest.filter(|known| query.has(&known.incident().job)).collect();
         let listed = shared(of_job, ROWS_LISTED_MAX, Tracked::holder);
-        listed.into_iter().map(|known| incident(view, known)).collect()
+        listed.into_iter().map(|known| without_entries(incident(view, known))).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await?, ..Incidents::default() }))
 }
@@ -47,6 +59,54 @@ async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Incident> {
         known.ok_or_else(|| Problem::unknown("incident", id))
     });
     found.await?.map(Json)
+}
+
+/// A list has room for the incidents, and not for all their notes.
+fn without_entries(mut incident: Incident) -> Incident {
+    incident.thread.entries = Vec::new();
+    incident
+}
+
+async fn change_thread(asking: Asking, path: PathOf<IdPath>, Sent(body): Sent) -> Answer<Incident> {
+    let Path(IdPath { id }) = path?;
+    let request: ThreadRequest = match body.trim_ascii() {
+        [] => ThreadRequest::default(),
+        body => serde_json::from_slice(body)?,
+    };
+    let (of, who, asked) = (id.clone(), asking.caller.name.clone(), request.clone());
+    let checked = asking.ask(move |view| {
+        let known = view.incident(&of).map(|known| known.incident());
+        let known = known.ok_or_else(|| Problem::unknown("incident", of))?;
+        let refused = known.thread_after(view.now().wall_ns, &who, &asked).err();
+        Ok::<_, Problem>((view.may_act_on(known), refused))
+    });
+    let (may_act, refused) = checked.await??;
+    if !may_act {
+        return Err(asking.lacks("operator of that job"));
+    }
+    if let Some(why) = refused {
+        return Err(not_changed(&why.into()));
+    }
+    asking.audit("incident", format!("{id}: {request}")).await?;
+    let (reply, changed) = oneshot::channel();
+    let (of, who, request) = (id.clone(), asking.caller.name.clone(), Box::new(request));
+    let event = Event::ThreadChanged { id: of, who, request, reply };
+    asking.api.requests.send(event).await.map_err(|_| Problem::stopping())?;
+    let changed = changed.await.map_err(|_| Problem::stopping())?;
+    changed.map_err(|why| not_changed(&why))?;
+    one(asking, Ok(Path(IdPath { id }))).await
+}
+
+fn not_changed(why: &ThreadNotChanged) -> Problem {
+    let status = match why {
+        ThreadNotChanged::Refused(ThreadRefused::Unknown) => StatusCode::NOT_FOUND,
+        ThreadNotChanged::Refused(ThreadRefused::ManyNotes | ThreadRefused::Closed) => {
+            StatusCode::CONFLICT
+        }
+        ThreadNotChanged::Refused(_) => StatusCode::BAD_REQUEST,
+        ThreadNotChanged::NotStored(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Problem::new(status, why.to_string())
 }
 
 async fn actions(asking: Asking) -> Answer<Actions> {
@@ -130,11 +190,46 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         closed_wall_ns: incident.closed.map(|closed| closed.wall_ns),
         closed_reason: incident.closed_reason(),
         related_id: incident.related.clone(),
+        reported_in: incident.reported_in.clone(),
+        thread: thread(view, &incident),
         ..Incident::default()
     };
     match &incident.diagnosis {
         Some(diagnosis) => diagnosed(facts, diagnosis, &incident),
         None => facts,
+    }
+}
+
+fn thread(view: &Visible<'_>, of: &incident::Incident) -> Thread {
+    let thread = &of.thread;
+    let silence = |silence: &incident::Silence| {
+        let (until_wall_ns, until_step) = ends(Some(silence.until));
+        let (who, since_wall_ns) = (silence.who.clone(), silence.since_wall_ns);
+        let holds = of.is_silenced(view.now().wall_ns);
+        Silence { holds, until_wall_ns, until_step, who, since_wall_ns }
+    };
+    let entry = |of: &Entry| {
+        let (until_wall_ns, until_step) = ends(of.until);
+        let Entry { who, wall_ns, deed, text, .. } = of.clone();
+        ThreadEntry { who, wall_ns, deed: deed.into(), text, until_wall_ns, until_step }
+    };
+    Thread {
+        acknowledged: thread.acknowledged.clone(),
+        silence: thread.silence.as_ref().map(silence),
+        assignee: thread.assignee.clone(),
+        entries: thread.entries.iter().map(entry).collect(),
+        entries_left_out: thread.entries_left_out,
+        notes_total: count(thread.notes().count()),
+        may_change: view.may_act_on(of),
+    }
+}
+
+/// The end of a silence: a time or a step.
+fn ends(until: Option<Until>) -> (Option<i64>, Option<u64>) {
+    match until {
+        Some(Until::WallNs(end)) => (Some(end), None),
+        Some(Until::Step(end)) => (None, Some(end)),
+        None => (None, None),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use memtape_core::incident::ThreadRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ingest::streams::{StreamId, ToAgent, Unsent};
 use crate::quota::Permit;
 use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
-use crate::state::effects::{CaptureReply, Share, WorkDone};
+use crate::state::effects::{CaptureReply, Share, ThreadReply, WorkDone};
 use crate::state::jobs::agents::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
 use crate::state::view::View;
@@ -60,6 +61,8 @@ pub(crate) enum Event {
     ActionStored { action: String },
     /// A person approves a restart because of an incident.
     Approved { incident: String },
+    /// A person acknowledges, silences or assigns an incident, or adds a note to it.
+    ThreadChanged { id: String, who: String, request: Box<ThreadRequest>, reply: ThreadReply },
     /// Time has passed.
     Tick,
 }

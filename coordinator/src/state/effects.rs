@@ -11,7 +11,7 @@ use std::sync::Arc;
 use memtape_core::action::{ActionKind, Outcome, TargetKind, VerdictKind};
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
-use memtape_core::incident::{Failure, NotCompared};
+use memtape_core::incident::{Failure, NotCompared, ThreadRefused};
 use memtape_proto::remedies::RemedyRequest;
 use tokio::sync::oneshot;
 
@@ -29,6 +29,9 @@ pub(crate) type Batch = Vec<(Source, Vec<StepRecord>)>;
 
 /// Channel for the answer to a user's request for a capture.
 pub(crate) type CaptureReply = oneshot::Sender<Result<String, CaptureRefused>>;
+
+/// Channel for the answer to a user's request about the thread of an incident.
+pub(crate) type ThreadReply = oneshot::Sender<Result<(), ThreadNotChanged>>;
 
 /// Something to be done outside of the parts.
 pub(crate) enum Effect {
@@ -124,6 +127,15 @@ pub(crate) enum CaptureRefused {
     Refused(#[from] Refusal),
     #[error("capture {id} began, and is not stored yet: {why}")]
     NotStored { id: String, why: memtape_store::Error },
+}
+
+/// Why a user's request about the thread of an incident fails.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ThreadNotChanged {
+    #[error(transparent)]
+    Refused(#[from] ThreadRefused),
+    #[error("the thread is changed, and not stored yet: {0}")]
+    NotStored(memtape_store::Error),
 }
 
 /// Slow work outside the loop.

@@ -11,7 +11,9 @@ use memtape_core::diagnosis::{Activity, Diagnosis, Fate};
 use memtape_core::identity::ids::{Ids, Kind};
 use memtape_core::identity::owner::Holder;
 use memtape_core::identity::planned_end::PlannedEnd;
-use memtape_core::incident::{self, Change, Failure, FailureKind, Incident, NotCompared, Tracked};
+use memtape_core::incident::{
+    self, Change, Failure, FailureKind, Incident, NotCompared, ThreadRequest, Tracked,
+};
 use memtape_core::paging::Horizons;
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
@@ -19,7 +21,7 @@ use memtape_core::tape::layout::Clock;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
-use crate::state::effects::{After, Asker, Context, Effect, Work};
+use crate::state::effects::{After, Asker, Context, Effect, ThreadNotChanged, ThreadReply, Work};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::growth_context;
@@ -347,6 +349,27 @@ impl Incidents {
         }
         self.machine.diagnosed(context.now, id, capture, result);
         self.carry_out(context, Some((captures, jobs)));
+    }
+
+    /// Carries out a request of a person about an incident. It is answered when it is stored.
+    pub(crate) fn change_thread(
+        &mut self,
+        context: &mut Context,
+        (id, who): (&str, &str),
+        request: &ThreadRequest,
+        reply: ThreadReply,
+    ) {
+        let changed = self.machine.change_thread(context.now, id, who, request);
+        self.carry_out(context, None);
+        let answer = Box::new(move |written: memtape_store::Result<()>| {
+            // The client may have gone.
+            let _ = reply.send(match changed {
+                Ok(()) => written.map_err(ThreadNotChanged::NotStored),
+                Err(why) => Err(why.into()),
+            });
+        });
+        // Behind the incident's own record.
+        context.push(Effect::TryWrite(Changes::default(), answer));
     }
 
     /// Notes a decision about a restart; true when it is to be recorded.

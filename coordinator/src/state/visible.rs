@@ -105,6 +105,15 @@ impl<'a> Visible<'a> {
         self.caller.has(Role::Operator, Some(&attempt.record.owner))
     }
 
+    /// May the caller act on an incident? Where its attempt is not known any more, only an operator
+    /// of all jobs may.
+    pub(crate) fn may_act_on(&self, incident: &Incident) -> bool {
+        match self.view.jobs.get(incident.serial) {
+            Some(attempt) => self.may_operate(attempt),
+            None => self.caller.has(Role::Operator, None),
+        }
+    }
+
     /// The meant captures, newest first: agents choose the names of their own, and no later time
     /// than the coordinator's.
     pub(crate) fn captures(

@@ -15,7 +15,8 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use memtape_core::incident::Tracked;
+use memtape_core::incident::{Incident, Tracked};
+use memtape_core::paging::Urgency;
 use memtape_core::sharing::equal_parts;
 use memtape_core::snapshot::ledger::Name;
 use memtape_core::traffic::RequestCounts;
@@ -39,6 +40,8 @@ pub(crate) struct MetricsView {
     ranks_left_out: usize,
     /// Labels and seconds to the OOM of each open incident.
     incidents: Vec<(Labels, Option<u64>)>,
+    /// Open incidents that are silenced.
+    incidents_silenced: usize,
     agents: u64,
     /// Ranks that are remembered, and how many may be.
     ranks_known: (usize, usize),
@@ -90,6 +93,7 @@ pub(crate) fn view(view: &View<'_>, ranks_max: usize) -> MetricsView {
     let jobs = view.jobs;
     let running = || jobs.attempts().filter(|attempt| !attempt.has_ended());
     let incidents = view.incidents.iter().map(Tracked::incident).filter(|known| known.is_open());
+    let incidents: Vec<_> = incidents.map(|known| figures_of_incident(view, known)).collect();
     let holders: Vec<_> = running()
         .flat_map(|of| of.ranks.values().map(|rank| (&*rank.record.node, of.record.owner.key())))
         .collect();
@@ -111,23 +115,29 @@ pub(crate) fn view(view: &View<'_>, ranks_max: usize) -> MetricsView {
             })
             .collect(),
         ranks_left_out: shown.iter().filter(|is_shown| !**is_shown).count(),
-        incidents: incidents
-            .map(|known| {
-                let labels = vec![
-                    ("job", known.job.clone()),
-                    ("incident", known.id.clone()),
-                    ("rank", known.growth.rank.to_string()),
-                    ("class", known.class().as_str().to_string()),
-                    ("urgency", known.urgency.as_str().to_string()),
-                ];
-                (labels, view.newest(known).seconds_to_oom)
-            })
-            .collect(),
+        incidents_silenced: incidents.iter().filter(|(.., is_silenced)| *is_silenced).count(),
+        incidents: incidents.into_iter().map(|(labels, seconds, _)| (labels, seconds)).collect(),
         agents: view.agents as u64,
         jobs: jobs.names().len() as u64,
         ranks_known: jobs.ranks(),
         counters: view.counters.clone(),
     }
+}
+
+/// Labels of an open incident, its seconds to the OOM, and whether it is silenced: it is exported
+/// as a notice then, so that no rule that selects tickets or pages has to know of silences.
+fn figures_of_incident(view: &View<'_>, known: &Incident) -> (Labels, Option<u64>, bool) {
+    let newest = view.newest(known);
+    let is_silenced = newest.is_silenced(view.now.wall_ns);
+    let urgency = if is_silenced { Urgency::Notice } else { known.urgency };
+    let labels = vec![
+        ("job", known.job.clone()),
+        ("incident", known.id.clone()),
+        ("rank", known.growth.rank.to_string()),
+        ("class", known.class().as_str().to_string()),
+        ("urgency", urgency.as_str().to_string()),
+    ];
+    (labels, newest.seconds_to_oom, is_silenced)
 }
 
 fn figures(
@@ -283,6 +293,11 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             "memtape_time_to_oom_seconds",
             "Forecast of each open incident",
             view.incidents.iter().filter_map(oom).collect(),
+        ),
+        gauge(
+            "memtape_incidents_silenced",
+            "Open incidents that people have silenced: their urgency is exported as notice",
+            one(view.incidents_silenced as f64),
         ),
         counter(
             "memtape_incidents",

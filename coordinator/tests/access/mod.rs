@@ -2,6 +2,8 @@
 //!
 //! The clients' TLS is that of other libraries than the coordinator's own.
 
+mod threads;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

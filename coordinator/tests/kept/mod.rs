@@ -49,7 +49,7 @@ fn flood_of(kept: Kept) -> Flood {
         Kept::Ranks => Flood::Ranks,
         Kept::Steps => Flood::Steps,
         Kept::Captures | Kept::Snapshots | Kept::AgentAudit => Flood::Captures,
-        Kept::Tokens | Kept::UserAudit => Flood::Requests,
+        Kept::Tokens | Kept::Notes | Kept::UserAudit => Flood::Requests,
     }
 }
 
@@ -112,10 +112,14 @@ async fn send(flood: Flood, running: &Running, agent: &mut Agent, uid: u32, pref
             }
         }
         Flood::Requests => {
+            let newest = get(running, "/api/v1/incidents").await["incidents"][0]["id"].clone();
+            let thread = format!("/api/v1/incidents/{}/thread", newest.as_str().unwrap());
             for _ in 0..300 {
                 let wish = r#"{"name":"flood","role":"viewer","uids":[666],"days":7}"#;
                 running.post("/api/v1/tokens", wish).await;
                 running.post("/api/v1/jobs/none/captures", "{}").await;
+                running.post(&thread, r#"{"note":"flood"}"#).await;
+                running.post(&thread, r#"{"note":"of notes"}"#).await;
             }
         }
     }

@@ -125,6 +125,8 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
             .sending::<CaptureRequest>(schemas),
         answers::<Incidents>("get /api/v1/incidents", schemas).query::<JobQuery>(),
         answers::<Incident>("get /api/v1/incidents/{id}", schemas),
+        answers::<Incident>("post /api/v1/incidents/{id}/thread", schemas)
+            .sending::<ThreadRequest>(schemas),
         answers::<Actions>("get /api/v1/actions", schemas),
         answers::<ExplainedPolicy>("get /api/v1/jobs/{job}/policy", schemas),
         answers::<Approved>("post /api/v1/incidents/{id}/approve", schemas),

@@ -12,7 +12,7 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 34] = [
+const REQUESTS: [(&str, &str); 35] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/changes", "/api/v1/changes"),
@@ -37,6 +37,7 @@ const REQUESTS: [(&str, &str); 34] = [
     ("get /api/v1/captures/{id}/ranks/{rank}/pickle", "/api/v1/captures/{capture}/ranks/2/pickle"),
     ("get /api/v1/incidents", "/api/v1/incidents"),
     ("get /api/v1/incidents/{id}", "/api/v1/incidents/{incident}"),
+    ("post /api/v1/incidents/{id}/thread", "/api/v1/incidents/{incident}/thread"),
     ("get /api/v1/actions", "/api/v1/actions"),
     ("get /api/v1/nodes", "/api/v1/nodes"),
     ("get /api/v1/cluster", "/api/v1/cluster"),

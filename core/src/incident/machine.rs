@@ -11,6 +11,7 @@ use super::attempt::Attempt;
 use super::deaths::{COMPARE_EVERY_NS, Held};
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
 use super::record::{Closed, ClosedReason, Incident};
+use super::thread::Thread;
 use super::tracked::{Known, Need, Tracked, ids};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, Scope};
@@ -376,6 +377,7 @@ impl Incidents {
             diagnosis: None,
             urgency: Urgency::Notice,
             reported_in: None,
+            thread: Thread::default(),
             capture_id: None,
             not_compared: None,
             former: Vec::new(),
@@ -554,6 +556,7 @@ impl Incidents {
     pub(super) fn store(&mut self, id: &str, change: Change) {
         if let Some(tracked) = self.known.get_mut(id) {
             tracked.is_stored = false;
+            tracked.incident.end_outgrown_silence();
             self.effects.push_back(Effect::Store { id: id.into(), change });
         }
     }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
 use super::failure::{Failure, FailureKind};
+use super::thread::Thread;
 use crate::action::Duration;
 use crate::capture::Outcome;
 use crate::detector::{Forecast, Growth, GrowthKey};
@@ -69,6 +70,9 @@ pub struct Incident {
     /// The open incident that reports the same cause, no less urgent; this one is a notice.
     #[serde(default)]
     pub reported_in: Option<String>,
+    /// What people did about it.
+    #[serde(default)]
+    pub thread: Thread,
     /// The capture of the diagnosis; without one, the newest closed capture for this incident.
     pub capture_id: Option<String>,
     /// Why the newest capture could not be compared.

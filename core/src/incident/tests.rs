@@ -4,6 +4,7 @@ mod causes;
 mod failures;
 mod notices;
 mod standstills;
+mod threads;
 mod visits;
 
 use alloc::boxed::Box;

@@ -158,6 +158,7 @@ impl Incidents {
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
         let before = incident.urgency;
+        let was_reported_in = incident.reported_in.clone();
         if let Some((urgency, reported_in)) = &cause {
             let least = if is_last { Urgency::Notice } else { before };
             incident.urgency =
@@ -193,6 +194,9 @@ impl Incidents {
             self.release(now, id);
         }
         if let Some((urgency, Some(by))) = cause {
+            if was_reported_in.as_ref() != Some(&by) {
+                self.end_silence(now, &by);
+            }
             self.raise(now, &by, urgency);
         }
         if is_open {

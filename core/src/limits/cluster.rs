@@ -233,6 +233,26 @@ limits! {
         "further growth opens no incident, unless its node has less than an equal part: then the \
          newest of the node that has most is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
+    NOTES_PER_INCIDENT_MAX: usize = 32, Count, "coordinator",
+        "Notes of people about one incident",
+        "a further one is refused",
+        "the answer";
+    DEEDS_PER_INCIDENT_MAX: usize = 64, Count, "coordinator",
+        "What else people did about one incident, as its thread lists it",
+        "the oldest is left out of the list; the audit has it",
+        "`entries_left_out` of the thread";
+    THREAD_NOTE_BYTES_MAX: usize = 2 << 10, Bytes, "coordinator",
+        "Text of such a note, with its hidden characters written out",
+        "a longer one is refused",
+        "the answer";
+    PERSON_BYTES_MAX: usize = 128, Bytes, "coordinator",
+        "Name of the person or team that an incident is assigned to",
+        "a longer one is refused; the name of a caller is cut",
+        "the answer";
+    SILENCE_SECONDS_MAX: u64 = 30 * 86_400, Seconds, "coordinator",
+        "Time for which an incident is silenced, also until a step",
+        "a longer silence is refused; one until a step ends",
+        "the answer, and the incident";
     RESTARTS_REMEMBERED_MAX: usize = 1024, Count, "coordinator",
         "Actions of a kind, refused ones too, within the longest window of a budget",
         "nothing more of the kind is done until the oldest leaves the window",

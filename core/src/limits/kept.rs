@@ -49,6 +49,8 @@ kept! {
     Snapshots: "snapshots of captures", CAPTURES,
         ["--snapshots-bytes-max", "--captures-age-max"], MOST;
     Incidents: "incidents", CHANGES, ["INCIDENTS_MAX", "INCIDENTS_OPEN_MAX"], MOST;
+    Notes: "notes of people about incidents", AUDITED,
+        ["NOTES_PER_INCIDENT_MAX", "THREAD_NOTE_BYTES_MAX"], "none: no further one is added";
     Actions: "decisions about jobs and nodes, and approvals", CHANGES,
         ["ACTIONS_MAX", "APPROVALS_MAX"], MOST;
     Tokens: "tokens", AUDITED, ["TOKENS_MAX", "TOKEN_DAYS_MAX"], "none: no further one is made";

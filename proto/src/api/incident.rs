@@ -3,6 +3,7 @@
 use memtape_core::detector::{Layer, Scope};
 pub use memtape_core::diagnosis::{Bucket as AgeBucket, Suspect};
 use memtape_core::diagnosis::{Class, Standing};
+pub use memtape_core::incident::{Acknowledged, Deed, ThreadRequest};
 use memtape_core::paging::Urgency;
 pub use memtape_core::snapshot::Frame;
 use memtape_core::tape::layout::Clock;
@@ -137,6 +138,70 @@ pub struct Incident {
     /// The incident about the growth or the standstill that ended in this failure, or about the
     /// failure that this growth or standstill ended in; null where there is none.
     pub related_id: Option<String>,
+    /// The open incident that reports the same cause; this one is a notice as long as it does. Null
+    /// where there is none.
+    pub reported_in: Option<String>,
+    /// What people did about it.
+    pub thread: Thread,
+}
+
+/// What people did about an incident.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Thread {
+    /// Who has acknowledged it; null while it is not acknowledged.
+    pub acknowledged: Option<Acknowledged>,
+    /// The last silence, also when it is over; null where there is none.
+    pub silence: Option<Silence>,
+    /// Name of the person or team that it is assigned to; empty where it is not assigned.
+    pub assignee: String,
+    /// What was done, oldest first: every note, and the newest of all else. Empty in a list of
+    /// incidents.
+    pub entries: Vec<ThreadEntry>,
+    /// Older entries that are left out.
+    pub entries_left_out: u32,
+    /// Number of notes, also in a list.
+    pub notes_total: u32,
+    /// Whether the caller may change it: the role operator of the job lets them.
+    pub may_change: bool,
+}
+
+/// Something that was done about an incident.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct ThreadEntry {
+    /// Name of the caller; empty where a silence ended by itself.
+    pub who: String,
+    /// When, in nanoseconds of Unix time.
+    pub wall_ns: i64,
+    /// What was done.
+    pub deed: Named<Deed>,
+    /// Text of a note, of one or more lines, or the name that it was assigned to; else empty.
+    pub text: String,
+    /// End of a silence that began, in nanoseconds of Unix time; null where it ends at a step.
+    pub until_wall_ns: Option<i64>,
+    /// The step that ends it once it is judged; null where it ends at a time.
+    pub until_step: Option<u64>,
+}
+
+/// A silence: while it holds, the incident raises no alert.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Silence {
+    /// Whether it holds now. It ends early when the incident becomes more urgent, gets another
+    /// class, or reports another incident of its cause.
+    pub holds: bool,
+    /// Its end, in nanoseconds of Unix time; null where it ends at a step.
+    pub until_wall_ns: Option<i64>,
+    /// The step that ends it once it is judged; null where it ends at a time.
+    pub until_step: Option<u64>,
+    /// Name of the caller who silenced the incident.
+    pub who: String,
+    /// When it began, in nanoseconds of Unix time.
+    pub since_wall_ns: i64,
 }
 
 /// Whether an incident is over.

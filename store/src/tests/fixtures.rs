@@ -30,6 +30,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         diagnosis: None,
         urgency: Urgency::Notice,
         reported_in: None,
+        thread: Default::default(),
         capture_id: None,
         failure: None,
         not_compared: None,

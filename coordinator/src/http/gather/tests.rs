@@ -236,6 +236,18 @@ async fn any_coordinator_answers_for_all() {
     let mut ports = Ports::of(3, "http").await;
     (0..3).for_each(|shard| ports.coordinator(shard, None));
     check_cluster(&ports, &http()).await;
+    // What people do about an incident goes to the owner of its shard.
+    let url = |shard: usize| format!("{}/api/v1/incidents", ports.url(shard));
+    let (_, _, all) = ask(http().get(url(0))).await;
+    for (asked, id) in field(&all["incidents"], "id").iter().take(6).enumerate() {
+        let one = |asked: usize| format!("{}/{}", url(asked % 3), id.as_str().unwrap());
+        let wish = format!("{{\"note\":\"asked {asked}\"}}");
+        let (status, _, answer) = ask(http().post(one(asked) + "/thread").body(wish)).await;
+        assert_eq!((status, &answer["id"]), (200, id), "{answer}");
+        let (_, _, known) = ask(http().get(one(asked + 1))).await;
+        assert_eq!(known["thread"]["entries"][0]["text"], format!("asked {asked}"));
+        assert_eq!(known["thread"]["notes_total"], 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
