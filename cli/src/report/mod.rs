@@ -13,11 +13,11 @@ pub(crate) mod source;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtape_coordinator::{PAGE_SCRIPT as SCRIPT, PAGE_STYLE as STYLE};
-use memtape_core::visible::is_hidden;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::output::json;
 use crate::report::source::Excerpt;
 
 /// Input of the modules of a report.
@@ -65,10 +65,9 @@ impl Report {
 }
 
 /// JSON made safe for HTML: without `<`, which could end the element, and without characters that
-/// hide text or turn its direction.
+/// hide text or turn its direction. The page writes those out.
 fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
-    let json = serde_json::to_string(value)?;
-    Ok(json.replace(is_hidden, "\u{fffd}").replace('<', "\\u003c"))
+    Ok(json(value)?.replace('<', "\\u003c"))
 }
 
 fn hash(of: &str) -> String {
@@ -105,8 +104,7 @@ mod tests {
         assert!(!html.contains("<img") && !html.contains(['\u{202e}', '\u{0}']));
         let data = between(&html, "id=\"report\">", "</script>");
         let read: Value = serde_json::from_str(data).expect("JSON");
-        let shown = HOSTILE.replace('\u{202e}', "\u{fffd}");
-        assert_eq!(read["sentences"][0], shown);
+        assert_eq!(read["sentences"][0], HOSTILE);
     }
 
     #[test]

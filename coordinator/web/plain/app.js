@@ -1,7 +1,7 @@
 // The plain page: the answers of the API as tables, for a program that was built without npm. In a
 // report the answers stand in the file.
 //
-// Every text goes in as text, never as markup.
+// Every text goes in as text, never as markup, and with its hidden characters written out.
 
 const LISTS = ['incidents', 'jobs', 'captures', 'actions', 'nodes'];
 const MISSING =
@@ -11,9 +11,13 @@ const EVERY_MS = 5000;
 
 const report = JSON.parse(document.getElementById('report')?.textContent ?? 'null');
 
+const HIDDEN = /[\p{Default_Ignorable_Code_Point}\p{Cf}\u2028\u2029]/gu;
+const visible = of =>
+  typeof of === 'string' ? of.replace(HIDDEN, mark => `\\u{${mark.codePointAt(0).toString(16)}}`) : of;
+
 function make(tag, ...children) {
   const node = document.createElement(tag);
-  node.append(...children);
+  node.append(...children.map(visible));
   return node;
 }
 

@@ -14,6 +14,7 @@ import { theme, turnTheme } from './theme';
 import { title } from './title';
 import type { WhoAmI } from './types';
 import { moment } from './units';
+import { visible } from './visible';
 import { ActionsView } from './views/actions';
 import { CaptureView } from './views/capture';
 import { FilesView } from './views/files';
@@ -47,7 +48,7 @@ export function App() {
   // Another view begins at its top; the same one stays where it is.
   useEffect(() => scrollTo(0, 0), [shown]);
   useEffect(() => {
-    document.title = title.value ? `${title.value} · Memtape` : 'Memtape';
+    document.title = title.value ? `${visible(title.value)} · Memtape` : 'Memtape';
   }, [title.value]);
   useEffect(() => {
     if (report && !location.hash) location.replace(link(...report.start));

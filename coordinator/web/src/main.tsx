@@ -4,6 +4,7 @@ import { render } from 'preact';
 
 import 'uplot/dist/uPlot.min.css';
 import './style.css';
+import './rendering';
 import { App } from './app';
 
 render(<App />, document.getElementById('page')!);

@@ -11,6 +11,8 @@ import { MadeUp } from './made_up.mjs';
 
 // A4 with the margins that browsers print with.
 const PAPER = { width: 718, height: 1047 };
+/** Marks of the hostile names that hide text or turn its direction. */
+const HIDDEN = /[\u202e\u2066\u200f\u2028\u200d\ufe0f]/;
 const HOSTILE_PATH = encodeURIComponent(HOSTILE_JOB);
 
 const VIEWS = {
@@ -114,7 +116,13 @@ describe('hostile names', { skip: noBrowser }, () => {
         made: document.querySelectorAll('#page img, #page script, #page #hurt, #page iframe').length,
         isSaid: document.querySelector('main').textContent.includes('<img src=x onerror='),
         title: document.title,
+        texts: [
+          document.title,
+          document.body.innerText,
+          ...[...document.querySelectorAll('[title], [aria-label]')].map(node => `${node.title} ${node.ariaLabel}`),
+        ],
       }));
+      for (const text of found.texts) assert.doesNotMatch(text, HIDDEN, 'what hides text is written out');
       assert.deepEqual([found.hurt, found.made, found.isSaid], [null, 0, true]);
       assert.ok(found.title.length < 11_000);
     });

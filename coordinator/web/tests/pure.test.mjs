@@ -1,6 +1,7 @@
 // Numbers, words, answers, the address and the keys: the modules of the page without a document.
 
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import test from 'node:test';
 
 import { modules } from './bundle.mjs';
@@ -15,9 +16,10 @@ const found = await modules([
   'terminal',
   'units',
   'verdict',
+  'visible',
   'words',
 ]);
-const { units, words, verdict, keys, address, captures, terminal, entries, ranks } = found;
+const { visible, units, words, verdict, keys, address, captures, terminal, entries, ranks } = found;
 const MIB = 2 ** 20;
 
 // --- numbers ------------------------------------------------------------------
@@ -175,6 +177,25 @@ test('events are in the order of time, newest first', () => {
     [50, 40, 30, 20],
   );
   assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks');
+});
+
+test('hidden characters are those of the program, and written out', async () => {
+  const source = await readFile(new URL('../../../tape/src/visible.rs', import.meta.url), 'utf8');
+  const list = /matches!\(([^)]*)\)/.exec(source)[1];
+  const hidden = new Set();
+  for (const [, from, to] of list.matchAll(/'\\u\{(\w+)\}'(?:\.\.='\\u\{(\w+)\}')?/g)) {
+    for (let code = parseInt(from, 16); code <= parseInt(to ?? from, 16); code += 1) hidden.add(code);
+  }
+  assert.ok(hidden.size > 4000 && hidden.has(0x202e));
+  const isControl = code => code < 0x20 || (code >= 0x7f && code < 0xa0);
+  for (let code = 0; code <= 0x10ffff; code += 1) {
+    const [text, written] = [String.fromCodePoint(code), `\\u{${code.toString(16)}}`];
+    const isWhite = [9, 10, 13].includes(code);
+    const isShown = isWhite || !(hidden.has(code) || isControl(code));
+    // Ends of lines and tabs stay: lines of a note are lines.
+    if (visible.visible(text) !== (isShown ? text : written)) assert.fail(written);
+  }
+  assert.equal(visible.visible('a\u202eb \u{e0041}'), 'a\\u{202e}b \\u{e0041}');
 });
 
 test('a state of a newer coordinator stays readable', () => {

@@ -32,8 +32,10 @@ const hash = text => `sha256-${createHash('sha256').update(text).digest('base64'
 async function html(report) {
   const { 'app.js': script, 'app.css': style } = await filesOfPage();
   const policy = `default-src 'none'; style-src '${hash(style)}'; script-src '${hash(script)}'; base-uri 'none'; form-action 'none'`;
-  // What hides text is replaced, as the program does.
-  const data = JSON.stringify(report).replace(/[\u202a-\u202e\u2066-\u2069\u200b-\u200f]/g, '\ufffd').replaceAll('<', '\\u003c');
+  // What hides text is written as JSON may, as the program does.
+  const data = JSON.stringify(report)
+    .replace(/[\u2028-\u202e\u2066-\u2069\u200b-\u200f]/g, mark => `\\u${mark.charCodeAt(0).toString(16)}`)
+    .replaceAll('<', '\\u003c');
   const parts = { '{policy}': policy, '{STYLE}': style, '{SCRIPT}': script, '{data}': data };
   return (await skeleton()).replace(/\{policy\}|\{STYLE\}|\{SCRIPT\}|\{data\}/g, name => parts[name]);
 }
@@ -180,7 +182,10 @@ describe('a report', { skip: noBrowser }, () => {
     opened('hostile', reportOf('inc-hostile', answersOf('inc-hostile'), { made: HOSTILE.html, source: { ...SOURCE, file: HOSTILE.html, lines: [HOSTILE.html, HOSTILE.long] } }), async page => {
       assert.equal(await page.evaluate(() => document.hurt ?? null), null);
       assert.equal(await page.locator('#page img, #page script, #page #hurt').count(), 0);
-      assert.ok((await main(page).innerText()).includes('<img src=x onerror='));
+      const text = await main(page).innerText();
+      assert.ok(text.includes('<img src=x onerror='));
+      assert.ok(text.includes('safe\\u{202e}gnp'), 'written out');
+      assert.doesNotMatch(text, /[\u202e\u2066\u200f\u2028]/);
       await page.locator('.uplot canvas').first().waitFor();
       none('hostile', await cut(page));
     }));

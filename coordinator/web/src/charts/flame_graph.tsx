@@ -8,6 +8,7 @@ import { useMemo, useState } from 'preact/hooks';
 import { colour, rgb, scheme } from '../theme';
 import type { Frame } from '../types';
 import { bytes, plural } from '../units';
+import { visible } from '../visible';
 import { Canvas, type Paint } from './canvas';
 import { flameAt, flames, pathOf, placed, weight, type Flame, type Placed, type StackBytes } from './flame';
 
@@ -136,7 +137,7 @@ function draw(
   context.rect(x, y, wide - 4, ROW);
   context.clip();
   context.fillStyle = colour('--text');
-  context.fillText(name, x + 4, y + ROW / 2);
+  context.fillText(visible(name), x + 4, y + ROW / 2);
   context.restore();
 }
 
