@@ -37,6 +37,8 @@ interface Known {
   everyMs: number;
   askedMs: number;
   isAsking: boolean;
+  /** How often something else than a request for it has brought the answer. */
+  puts: number;
 }
 
 const known = new Map<string, Known>();
@@ -81,7 +83,7 @@ function entry(path: string): Known {
   let found = known.get(path);
   if (!found) {
     const answer = signal<Answer<unknown>>({ data: null, error: null });
-    found = { answer, last: null, users: 0, everyMs: EVERY_MS, askedMs: 0, isAsking: false };
+    found = { answer, last: null, users: 0, everyMs: EVERY_MS, askedMs: 0, isAsking: false, puts: 0 };
     known.set(path, found);
     forget();
   }
@@ -125,12 +127,15 @@ function run() {
 }
 
 async function answered(path: string, of: Known) {
+  const { puts } = of;
   try {
     const found = await getMarked(path, of.last);
-    if (found.text !== of.last?.text || of.answer.value.error) {
+    // An answer that was asked for before a change may be from before it.
+    const isNewest = puts === of.puts;
+    if (isNewest && (found.text !== of.last?.text || of.answer.value.error)) {
       of.answer.value = { data: JSON.parse(found.text), error: null };
     }
-    of.last = found;
+    if (isNewest) of.last = found;
     freshness.value = { at: new Date(), error: '' };
   } catch (error) {
     const problem = error instanceof Error ? error : new Error(String(error));
@@ -150,6 +155,14 @@ async function answered(path: string, of: Known) {
 export function refresh() {
   if (document.hidden || isSignInNeeded.value) return;
   for (const [path, of] of known) if (of.users > 0 && of.everyMs > 0) ask(path, of);
+}
+
+/** Shows an answer that a request which changed something has brought. */
+export function put(path: string, data: unknown) {
+  const found = entry(path);
+  found.puts += 1;
+  found.last = { text: JSON.stringify(data), tag: null };
+  found.answer.value = { data, error: null };
 }
 
 /** Forgets all answers and asks again: another person has signed in or out. */

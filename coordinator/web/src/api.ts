@@ -1,11 +1,13 @@
 // Requests to /api/v1. In a report (`memtape report`) the answers stand in the file, and no request
 // is made.
 //
-// The only requests that change anything are those for a capture and those that sign in and out.
+// The only requests that change anything are those for a capture, about the thread of an incident, and
+// those that sign in and out.
 
 import { signal } from '@preact/signals';
 
 import type { Span } from './address';
+import type { Incident, ThreadRequest } from './types';
 
 /** The coordinator must know who asks. */
 export class NotSignedIn extends Error {}
@@ -239,6 +241,10 @@ export const requestCapture = (job: string, step: number | null = null) =>
   post<{ id: string }>(`jobs/${part(job)}/captures`, step === null ? {} : { step }).then(
     ({ id }) => id,
   );
+
+/** Acknowledges, silences or assigns an incident, or adds a note; gives the incident after it. */
+export const changeThread = (id: string, request: ThreadRequest) =>
+  post<Incident>(`${paths.incident(id)}/thread`, request);
 
 /** Signs this browser in with a token; a cookie holds it from then on. */
 export const signIn = (token: string) => post('session', { token });

@@ -36,4 +36,7 @@ export type Ranks = Schemas['Ranks'];
 export type Segments = Schemas['Segments'];
 export type Series = Schemas['Series'];
 export type Suspect = Schemas['Suspect'];
+export type ThreadEntry = Schemas['ThreadEntry'];
+/** A field that is left out stays as it is. */
+export type ThreadRequest = Partial<Schemas['ThreadRequest']>;
 export type WhoAmI = Schemas['WhoAmI'];

@@ -1,6 +1,7 @@
 // The answers of an incident: how long, which line, leak or just big, whether a restart helps. Where
 // there is no answer, they say why. Pure: no document, no request, no clock.
 
+import { isSilenced } from './thread';
 import type { Incident, Rank } from './types';
 import { about, bytes, duration, isKnown, percent, plural, unitOf, whole } from './units';
 import { lineOf, spaced } from './words';
@@ -163,7 +164,8 @@ const URGENCIES: Record<string, string> = {
 
 /** What it is, and how sure that is. `before` is the incident that led to it. */
 export function whatItIs(incident: Incident, before: Incident | null = null): Said {
-  const urgency = incident.state === 'open' ? (URGENCIES[incident.urgency] ?? '') : '';
+  const said = incident.state === 'open' ? (URGENCIES[incident.urgency] ?? '') : '';
+  const urgency = said && isSilenced(incident) ? `${said}, but it is silenced` : said;
   const of = CLASSES[incident.class] ?? [spaced(incident.class), ''];
   if (incident.class === 'unknown' || !(incident.confidence > 0)) {
     const why = incident.capture_id ? 'the capture does not explain it' : 'no capture is in';

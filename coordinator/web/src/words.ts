@@ -1,5 +1,6 @@
 // What states, incidents, captures and decisions are called. Pure: no document, no request.
 
+import { deed } from './thread';
 import type { Action, Capture, Frame, Incident, Rank } from './types';
 import { bytes, isKnown, plural, unitOf, whole } from './units';
 
@@ -35,6 +36,7 @@ const STATES: Record<string, [string, string, string]> = {
   holds: ['✓', 'bad', 'holds'],
   possible: ['?', 'warn', 'possible'],
   ruled_out: ['✕', '', 'ruled out'],
+  silenced: ['◌', '', 'silenced'],
 };
 
 /** Symbol, tone and word of a state; a name of a newer coordinator stays readable. */
@@ -182,6 +184,8 @@ export interface Event {
   step: number | null;
   symbol: string;
   text: string;
+  /** A text of a person, of one or more lines. */
+  note?: string;
   view?: string;
   id?: string;
 }
@@ -194,7 +198,8 @@ export interface History {
   actions: Action[];
 }
 
-/** Events of an attempt, newest first. */
+/** Events of an attempt, newest first. What people did is known of an incident that is asked for by
+ * its id, and not of a list. */
 export function events({ incidents, captures, ranks, actions }: History): Event[] {
   const found: Event[] = [];
   for (const of of incidents) {
@@ -214,6 +219,11 @@ export function events({ incidents, captures, ranks, actions }: History): Event[
         symbol: '✓',
         text: `closed: ${of.closed_reason}`,
       });
+    }
+    for (const entry of of.thread.entries) {
+      const [symbol, text] = deed(entry, unitOf(of));
+      const note = entry.deed === 'noted' ? entry.text : undefined;
+      found.push({ wall_ns: entry.wall_ns, step: null, symbol, text, note });
     }
   }
   for (const of of captures) {
@@ -238,6 +248,9 @@ export function events({ incidents, captures, ranks, actions }: History): Event[
   }
   for (const of of joined(actions)) {
     found.push({ wall_ns: of.wall_ns, step: null, symbol: '↻', text: decision(of) });
+  }
+  for (const { verdict, verdict_wall_ns: at, proof } of actions) {
+    if (isKnown(at)) found.push({ wall_ns: at, step: null, symbol: '∴', text: `verdict: ${verdict}: ${proof}` });
   }
   return found.sort((a, b) => b.wall_ns - a.wall_ns);
 }

@@ -207,6 +207,28 @@ export function segments(capture, number, count = 12) {
 
 // --- incidents ----------------------------------------------------------------
 
+/** An entry of a thread, so many seconds ago. */
+export const entry = (seconds, who, deed, of = {}) => ({
+  who,
+  wall_ns: ago(seconds),
+  deed,
+  text: '',
+  until_wall_ns: null,
+  until_step: null,
+  ...of,
+});
+
+export const thread = of => ({
+  acknowledged: null,
+  silence: null,
+  assignee: '',
+  entries: [],
+  entries_left_out: 0,
+  notes_total: 0,
+  may_change: true,
+  ...of,
+});
+
 export const incident = (job, of) => ({
   id: `inc-${job}`,
   job,
@@ -276,6 +298,8 @@ export const incident = (job, of) => ({
   capture_id: `cap-${job}`,
   capture_step: CAPTURE_STEP,
   related_id: null,
+  reported_in: null,
+  thread: thread({}),
   stored: true,
   opened_wall_ns: ago(1000),
   updated_wall_ns: ago(1),
@@ -349,6 +373,7 @@ export const action = of => ({
   wall_ns: ago(60),
   outcome: '',
   verdict: '',
+  verdict_wall_ns: null,
   proof: '',
   checkpoint: '',
   saved_seconds: null,

@@ -24,6 +24,8 @@ const VIEWS = {
   'job with a rectangle': '#/job/train-7b?rank=2&ranks=1-3&steps=100-400&account=host&against=growth',
   incident: '#/incident/inc-train-7b',
   'incident with steps': '#/incident/inc-train-7b?steps=120-149',
+  'incident, silenced': '#/incident/inc-silenced',
+  'incident of a viewer': '#/incident/inc-reported',
   'incident of a death': '#/incident/inc-death',
   'incident of the host, closed': '#/incident/inc-host',
   capture: '#/capture/cap-train-7b',
@@ -128,11 +130,19 @@ describe('hostile names', { skip: noBrowser }, () => {
     });
   }
 
+  test('a note is text, with its lines and with its hidden marks written out', async () => {
+    const { page } = seen;
+    await show(page, made.address, '#/incident/inc-hostile');
+    const note = await page.locator('.timeline .note').innerText();
+    for (const part of [HOSTILE.html, 'safe\\u{202e}gnp', 'first\nsecond']) assert.ok(note.includes(part), part);
+    assert.equal(await page.getByLabel('Assigned to').inputValue().then(text => text.length > 10_000), true);
+  });
+
   test('the palette and its commands', async () => {
     const { page, mistakes } = seen;
     await show(page, made.address, '#/incident/inc-hostile');
     await page.keyboard.press('Control+k');
-    await page.getByRole('option').first().waitFor();
+    await page.locator('dialog').getByRole('option').first().waitFor();
     assert.equal(await page.locator('dialog img, dialog script, dialog #hurt').count(), 0);
     await resize(page, 360);
     none('the palette', await cut(page), await violations(page), mistakes);
@@ -141,7 +151,7 @@ describe('hostile names', { skip: noBrowser }, () => {
 });
 
 describe('on paper', { skip: noBrowser }, () => {
-  for (const name of ['home', 'job', 'incident with steps', 'incident of a death', 'capture', 'nodes', 'actions']) {
+  for (const name of ['home', 'job', 'incident with steps', 'incident, silenced', 'incident of a death', 'capture', 'nodes', 'actions']) {
     test(`${name}: nothing is cut on A4`, async () => {
       const { page } = seen;
       await page.emulateMedia({ media: 'screen', colorScheme: 'dark' });

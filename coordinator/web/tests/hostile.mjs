@@ -1,7 +1,7 @@
 // Names of a hostile user, in every place where a name can stand: HTML, a change of the direction of
 // text, 10,000 letters without a space, lines, emoji.
 
-import { action, capture, collectives, incident, kept, lines, node, rank, segments } from './answers.mjs';
+import { action, ago, capture, collectives, entry, incident, kept, lines, node, rank, segments, thread } from './answers.mjs';
 
 export const HOSTILE = {
   html: `<img src=x onerror="document.hurt=1"><script>document.hurt=1</script></td></table><b id=hurt>"'&amp;`,
@@ -23,6 +23,14 @@ const CAPTURE = capture(HOSTILE_JOB, {
 });
 for (const part of CAPTURE.parts) Object.assign(part, { node: HOSTILE.long, detail: ALL });
 
+const THREAD = thread({
+  acknowledged: { who: ALL, wall_ns: ago(9) },
+  silence: { holds: true, until_wall_ns: null, until_step: 9000, who: ALL, since_wall_ns: ago(9) },
+  assignee: ALL,
+  entries: [entry(9, ALL, 'assigned', { text: ALL }), entry(8, ALL, 'noted', { text: ALL }), entry(7, ALL, HOSTILE.html, { text: ALL })],
+  notes_total: 1,
+});
+
 export const hostile = {
   incident: incident(HOSTILE_JOB, {
     id: 'inc-hostile',
@@ -33,6 +41,7 @@ export const hostile = {
     evidence: [ALL, HOSTILE.html],
     against: [ALL],
     advice: ALL,
+    thread: THREAD,
     restart: { helps: null, freed_bytes: null, lasts_steps: null, ends_after_steps: null, why: ALL },
     alternatives: [{ class: HOSTILE.html, standing: HOSTILE.html, evidence: [ALL], against: [] }],
     suspects: [{ frame: FRAME, stack: [FRAME], stacks: 1, grown_bytes: 1, peer_bytes: 0, blocks: 1, allocation_steps: 1 }],

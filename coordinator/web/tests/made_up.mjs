@@ -9,7 +9,7 @@
 import { createServer } from 'node:http';
 import { fileURLToPath } from 'node:url';
 
-import { account, action, ago, area, capture, collectives, differences, incident, job, kept, lines, node, rank, segments, series } from './answers.mjs';
+import { account, action, ago, area, capture, collectives, differences, entry, incident, job, kept, lines, node, rank, segments, series, thread } from './answers.mjs';
 import { page } from './bundle.mjs';
 import { HOSTILE, HOSTILE_JOB, hostile } from './hostile.mjs';
 
@@ -37,8 +37,43 @@ const DEATH = incident('died', {
   alternatives: [],
 });
 
+/** What people did about the incident that has everything. */
+const THREAD = thread({
+  acknowledged: { who: 'olga', wall_ns: ago(800) },
+  silence: { holds: true, until_wall_ns: null, until_step: 5000, who: 'olga', since_wall_ns: ago(500) },
+  assignee: 'team-a',
+  entries: [
+    entry(800, 'olga', 'acknowledged'),
+    entry(790, 'olga', 'assigned', { text: 'team-a' }),
+    entry(700, 'piet', 'silenced', { until_wall_ns: ago(600) }),
+    entry(650, '', 'silence_ended_by_urgency'),
+    entry(500, 'olga', 'silenced', { until_step: 5000 }),
+    entry(100, 'piet', 'noted', { text: 'the list of losses again\nfix in review' }),
+  ],
+  entries_left_out: 2,
+  notes_total: 1,
+});
+
 const INCIDENTS = [
   incident('train-7b', {}),
+  incident('train-7b', {
+    id: 'inc-silenced',
+    rank: 4,
+    sentence: 'rank 4 keeps 27.5 MiB more each step; its 7 peers are flat; out of memory in about 3,000 steps',
+    seconds_to_oom: 15_000,
+    steps_to_oom: 3000,
+    thread: THREAD,
+  }),
+  incident('train-7b', {
+    id: 'inc-reported',
+    rank: 6,
+    urgency: 'notice',
+    sentence: 'rank 6 keeps 27.5 MiB more each step',
+    seconds_to_oom: null,
+    steps_to_oom: null,
+    reported_in: 'inc-silenced',
+    thread: thread({ may_change: false }),
+  }),
   incident('died', {
     urgency: 'notice',
     confidence: 0.61,
@@ -91,6 +126,18 @@ const ACTIONS = [
     why: 'would restart: leak (inc-train-7b), out of memory in 10 min',
     outcome: 'not run: dry run',
     kind: 'command',
+  }),
+  action({
+    incident_id: 'inc-silenced',
+    decision: 'collect garbage',
+    kind: 'ranks',
+    dry_run: false,
+    wall_ns: ago(640),
+    why: 'had the garbage collected: leak (inc-silenced)',
+    outcome: 'done by 8 of 8 ranks',
+    verdict: 'no effect',
+    verdict_wall_ns: ago(400),
+    proof: 'the rank holds as much as before',
   }),
   hostile.action,
 ];
@@ -174,7 +221,8 @@ export function answer(path, query = new URLSearchParams()) {
     case 'jobs/lines':
       return isJob ? (id === HOSTILE_JOB ? hostile.lines : lines(id)) : undefined;
     case 'incidents':
-      return { incidents: of(INCIDENTS) };
+      // As the coordinator, without what the threads list.
+      return { incidents: of(INCIDENTS).map(row => ({ ...row, thread: { ...row.thread, entries: [] } })) };
     case 'incidents/':
       return INCIDENTS.find(found => found.id === id);
     case 'captures':
@@ -207,6 +255,8 @@ export class MadeUp {
   requests = [];
   /** The same with what stands behind the question mark. */
   asked = [];
+  /** Requests about threads of incidents, in order. */
+  posted = [];
   /** Changes an answer before it is given: `(path, answer) => answer`. */
   change = (_, found) => found;
   /** Token that a browser must have signed in with; empty where none is needed. */
@@ -298,7 +348,33 @@ export class MadeUp {
         ? sayJson(200, {}, { 'set-cookie': `session=${this.token}; HttpOnly; SameSite=Strict` })
         : sayJson(401, { error: 'this token is not known' });
     }
+    const [, id] = /^incidents\/([^/]+)\/thread$/.exec(path) ?? [];
+    if (id) return this.#thread(id, body, sayJson);
     return path.endsWith('/captures') ? sayJson(200, { id: 'cap-later' }) : sayJson(404, { error: 'there is no such thing' });
+  }
+
+  /** A request about the thread of an incident: a note is kept, and all else is answered. */
+  #thread(id, request, sayJson) {
+    this.posted.push(request);
+    const found = this.change(`incidents/${id}`, answer(`incidents/${id}`));
+    if (!found) return sayJson(404, { error: 'there is no such thing' });
+    if (!found.thread.may_change) return sayJson(403, { error: 'piet lacks the role operator of that job: ask an admin for it' });
+    const { note, acknowledge, assignee } = request;
+    if (note?.trim() === '') return sayJson(400, { error: 'the note is empty: write a text' });
+    const entries = [...found.thread.entries];
+    const of = { ...found.thread, entries };
+    if (note) entries.push(entry(0, 'piet', 'noted', { text: note }));
+    if (acknowledge !== undefined) of.acknowledged = acknowledge ? { who: 'piet', wall_ns: ago(0) } : null;
+    if (assignee !== undefined) of.assignee = assignee;
+    const { silence_until_wall_ns: end = null, silence_until_step: step = null } = request;
+    if (end ?? step) of.silence = { holds: true, until_wall_ns: end, until_step: step, who: 'piet', since_wall_ns: ago(0) };
+    if (request.end_silence) of.silence = null;
+    const before = this.change;
+    this.change = (at, answer) => {
+      const changed = before(at, answer);
+      return at === `incidents/${id}` ? { ...changed, thread: of } : changed;
+    };
+    return sayJson(200, { ...found, thread: of });
   }
 }
 

@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import test from 'node:test';
 
 import { modules } from './bundle.mjs';
-import { capture as captureOf, incident as incidentOf, rank as rankOf } from './answers.mjs';
+import { capture as captureOf, entry, incident as incidentOf, rank as rankOf, thread as threadOf } from './answers.mjs';
 
 const found = await modules([
   'address',
@@ -14,12 +14,13 @@ const found = await modules([
   'keys',
   'ranks',
   'terminal',
+  'thread',
   'units',
   'verdict',
   'visible',
   'words',
 ]);
-const { visible, units, words, verdict, keys, address, captures, terminal, entries, ranks } = found;
+const { thread, visible, units, words, verdict, keys, address, captures, terminal, entries, ranks } = found;
 const MIB = 2 ** 20;
 
 // --- numbers ------------------------------------------------------------------
@@ -177,6 +178,51 @@ test('events are in the order of time, newest first', () => {
     [50, 40, 30, 20],
   );
   assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks');
+});
+
+test('what people did and verdicts stand among the events of an incident, and a note is apart', () => {
+  const entries = [entry(30, 'olga', 'acknowledged'), entry(10, 'piet', 'noted', { text: 'one\ntwo' })];
+  const [opened, done, verdict] = [entry(40), entry(20), entry(15)].map(of => of.wall_ns);
+  const incident = incidentOf('j', { opened_wall_ns: opened, thread: threadOf({ entries }) });
+  const acted = action({ wall_ns: done, verdict: 'helped', verdict_wall_ns: verdict, proof: 'it holds less' });
+  const events = words.events({ incidents: [incident], captures: [], ranks: [], actions: [acted] });
+  assert.deepEqual(
+    events.map(({ text, note }) => [text, note]),
+    [
+      ['piet wrote', 'one\ntwo'],
+      ['verdict: helped: it holds less', undefined],
+      ['a notice', undefined],
+      ['olga acknowledged it', undefined],
+      ['growth on rank 2 detected, began at step 113', undefined],
+    ],
+  );
+});
+
+test('each deed of the API has words of its own, and that of a newer coordinator is readable', async () => {
+  const { components } = JSON.parse(await readFile(new URL('../../src/http/openapi.json', import.meta.url)));
+  const names = components.schemas.Deed.enum ?? components.schemas.Deed.oneOf.map(of => of.const);
+  assert.ok(names.length >= 9);
+  const said = names.map(name => thread.deed(entry(1, 'olga', name, { text: 'team-a', until_step: 9 }), 'step'));
+  assert.equal(new Set(said.map(([, text]) => text)).size, names.length);
+  for (const [symbol, text] of said) assert.ok(symbol !== '·' && !text.includes('_'), text);
+  assert.deepEqual(thread.deed(entry(1, 'olga', 'put_off', { text: 'x' }), 'step'), ['·', 'olga put off x']);
+  assert.equal(thread.deed(entry(1, 'olga', 'silenced', { until_step: 5000 }), 'turn')[1], 'olga silenced it until turn 5,000');
+});
+
+test('a card says who knows of an incident, and a silence only while it holds', () => {
+  const silence = { holds: true, until_step: 5000, until_wall_ns: null, who: 'olga', since_wall_ns: 1 };
+  const acknowledged = { who: 'piet', wall_ns: 1 };
+  const of = incidentOf('j', { thread: threadOf({ silence, acknowledged, assignee: 'team-a' }) });
+  assert.deepEqual(thread.marks(of, 'step'), [
+    ['silenced', 'until step 5,000 by olga'],
+    ['acknowledged by', 'piet'],
+    ['assigned to', 'team-a'],
+  ]);
+  const over = incidentOf('j', { thread: threadOf({ silence: { ...silence, holds: false } }) });
+  assert.deepEqual(thread.marks(over, 'step'), []);
+  assert.deepEqual([of, over, { ...of, state: 'closed' }].map(thread.isSilenced), [true, false, false]);
+  assert.match(verdict.whatItIs(of).detail, /a page: it wakes a person, but it is silenced$/);
+  assert.doesNotMatch(verdict.whatItIs(over).detail, /silenced/);
 });
 
 test('hidden characters are those of the program, and written out', async () => {

@@ -146,6 +146,26 @@ describe('a report', { skip: noBrowser }, () => {
       }
     }));
 
+  test('shows the thread of its incident, and none of its buttons', () =>
+    opened('thread', reportOf('inc-silenced', answersOf('inc-silenced')), async page => {
+      const text = await main(page).innerText();
+      for (const part of [
+        'until step 5,000 by olga',
+        'olga assigned it to team-a',
+        'the silence ended: the incident became more urgent',
+        'fix in review',
+        'verdict: no effect: the rank holds as much as before',
+        '2 earlier entries of the thread not shown',
+        'inc-reported',
+      ]) {
+        assert.ok(text.includes(part), part);
+      }
+      assert.equal(await page.locator('.thread-form, textarea').count(), 0);
+      assert.equal(await page.getByRole('button', { name: /^(Acknowledge|Silence|Assign|Add)/ }).count(), 0);
+      await resize(page, 360);
+      none('the thread', await cut(page), await violations(page));
+    }));
+
   test('leads from view to view, and back to its start', () =>
     opened('links', reportOf('inc-train-7b', INCIDENT), async page => {
       const back = page.getByRole('link', { name: 'Back to the start' });
@@ -166,7 +186,7 @@ describe('a report', { skip: noBrowser }, () => {
       await page.getByRole('heading', { name: 'This report does not hold incident inc-closed' }).waitFor();
       await back.click();
       await page.keyboard.press('Control+k');
-      await page.getByRole('option').first().waitFor();
+      await page.locator('dialog').getByRole('option').first().waitFor();
     }));
 
   test('is printed', () =>

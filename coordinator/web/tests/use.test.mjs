@@ -325,7 +325,7 @@ describe('keys', { skip: noBrowser }, () => {
     await field.waitFor();
     none('the palette', await violations(page));
     await page.keyboard.type('rank 3');
-    await page.getByRole('option', { selected: true }).filter({ hasText: /^rank.*rank 3/ }).waitFor();
+    await page.locator('dialog').getByRole('option', { selected: true }).filter({ hasText: /^rank.*rank 3/ }).waitFor();
     await page.keyboard.press('ArrowDown');
     await page.keyboard.press('ArrowUp');
     await page.keyboard.press('Enter');

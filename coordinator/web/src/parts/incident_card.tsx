@@ -4,8 +4,10 @@ import type { ComponentChildren } from 'preact';
 
 import { link } from '../address';
 import { rankLink } from '../ranks';
+import { isSilenced, marks } from '../thread';
 import { useTitle } from '../title';
 import type { Incident, Rank } from '../types';
+import { unitOf } from '../units';
 import { howLong, isLineless, noLine, whatItIs } from '../verdict';
 import { endOf, growth, hasDied } from '../words';
 import { Age, Chip, Frame, Soft } from './basics';
@@ -14,8 +16,9 @@ import { Age, Chip, Frame, Soft } from './basics';
 export function IncidentCard({ incident, rank }: { incident: Incident; rank: Rank | null }) {
   const { id, job, state, urgency, sentence, closed_reason: reason } = incident;
   const end = endSince(incident, rank);
+  const tone = state !== 'open' ? 'closed' : isSilenced(incident) ? 'silenced' : urgency;
   return (
-    <article class={`alert ${state === 'open' ? urgency : 'closed'}`}>
+    <article class={`alert ${tone}`}>
       <p class="sentence">
         <a href={link('incident', id)}>{end ?? sentence}</a>
       </p>
@@ -23,6 +26,7 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
       <p class="line-of-facts">
         <Chip name={state} />
         <Chip name={incident.class} />
+        {isSilenced(incident) ? <Chip name="silenced" /> : null}
         <Fact name="job">
           <a href={link('job', job)}>{job}</a>
         </Fact>
@@ -44,6 +48,7 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
             <Age at={incident.closed_wall_ns} />
           </Fact>
         )}
+        <Marks of={incident} />
       </p>
       {reason ? <Soft>{`Closed: ${reason}`}</Soft> : null}
     </article>
@@ -67,6 +72,15 @@ function Open({ incident, rank, hasEnded }: { incident: Incident; rank: Rank | n
     </>
   );
 }
+
+/** Who acknowledged and silenced an incident, and whom it is assigned to. */
+export const Marks = ({ of }: { of: Incident }) => (
+  <>
+    {marks(of, unitOf(of)).map(([name, value]) => (
+      <Fact name={name}>{value}</Fact>
+    ))}
+  </>
+);
 
 const Fact = ({ name, children }: { name: string; children: ComponentChildren }) => (
   <span class="fact">

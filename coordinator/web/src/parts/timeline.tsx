@@ -1,4 +1,5 @@
-// What happened in an attempt, newest first.
+// What happened in an attempt, newest first: incidents, captures, decisions and their verdicts, ends
+// of ranks, and what people did and wrote.
 
 import { link, stepsIn } from '../address';
 import { plural, whole } from '../units';
@@ -25,7 +26,7 @@ export function Timeline({ of, unit }: { of: History; unit: string }) {
 }
 
 function Row({ event, unit }: { event: Event; unit: string }) {
-  const { wall_ns: at, step, symbol, text, view, id } = event;
+  const { wall_ns: at, step, symbol, text, note, view, id } = event;
   return (
     <li class={isLookedAt(step) ? 'looked-at' : undefined}>
       <span class="when">
@@ -35,7 +36,10 @@ function Row({ event, unit }: { event: Event; unit: string }) {
       <span class="symbol" aria-hidden="true">
         {symbol}
       </span>
-      <span>{view && id ? <a href={link(view, id)}>{text}</a> : text}</span>
+      <div>
+        {view && id ? <a href={link(view, id)}>{text}</a> : text}
+        {note === undefined ? null : <p class="note">{note}</p>}
+      </div>
     </li>
   );
 }

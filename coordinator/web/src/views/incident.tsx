@@ -1,5 +1,6 @@
 // One incident: first the answers (which rank, how long, which line, leak or just big, restart,
-// remedy), then the chart, the evidence, and all that belongs to it.
+// remedy), then the chart, the evidence, and all that belongs to it: its thread, with what people may do
+// about it and everything that happened in one list.
 //
 // Figures of the growth are of the last judged step. What a remedy saves and a restart gives back
 // is said with the step of the capture that it was counted in. What does not apply to the class of
@@ -15,14 +16,16 @@ import { ActionTable } from '../parts/action_table';
 import { Age, Chip, Command, Facts, Section, Size, Soft, Time } from '../parts/basics';
 import { Manifest } from '../parts/capture_manifest';
 import { Evidence } from '../parts/evidence';
-import { Headline } from '../parts/incident_card';
+import { Headline, Marks } from '../parts/incident_card';
 import { KeptInRange } from '../parts/kept';
 import { Missing } from '../parts/missing';
 import { RankChart } from '../parts/rank_chart';
 import { IncidentLink, SixAnswers, WithLinks } from '../parts/six_answers';
 import { SourceExcerpt } from '../parts/source_excerpt';
+import { ThreadForm } from '../parts/thread_form';
 import { Timeline } from '../parts/timeline';
 import { rankIn } from '../ranks';
+import { isSilenced } from '../thread';
 import type {
   Actions,
   Capture,
@@ -53,6 +56,7 @@ function Known({ incident }: { incident: Incident }) {
     [found, attempt],
   );
   const related = relatedTo(incident, incidents);
+  const reported = incidents.filter(of => of.reported_in === incident.id);
   const rank = rankIn(ranks, incident.rank);
   const unit = unitOf(incident);
   const steps = stepsIn();
@@ -61,7 +65,7 @@ function Known({ incident }: { incident: Incident }) {
   return (
     <div class="incident">
       <div>
-        <Head incident={incident} rank={rank} related={related} />
+        <Head incident={incident} rank={rank} related={related} reported={reported} />
         <SixAnswers incident={incident} rank={rank} related={related} seen={seen} />
         <RankChart
           job={job}
@@ -96,20 +100,30 @@ function Known({ incident }: { incident: Incident }) {
 const relatedTo = ({ id, related_id: other }: Incident, incidents: Incident[]): Incident[] =>
   incidents.filter(of => of.id === other || of.related_id === id);
 
-function Head({ incident, rank, related }: { incident: Incident; rank: Rank | null; related: Incident[] }) {
-  const { related_id: other, closed_reason: reason } = incident;
+interface HeadOf {
+  incident: Incident;
+  rank: Rank | null;
+  related: Incident[];
+  /** Incidents of the same cause that this one reports. */
+  reported: Incident[];
+}
+
+function Head({ incident, rank, related, reported }: HeadOf) {
+  const { related_id: other, reported_in: reporter, closed_reason: reason } = incident;
   const ids = [...new Set([...(other ? [other] : []), ...related.map(of => of.id)])];
   return (
     <>
       <p class="line-of-facts">
         <Chip name={incident.state} />
         <Chip name={incident.class} />
+        {isSilenced(incident) ? <Chip name="silenced" /> : null}
         <span>
           job <a href={link('job', incident.job)}>{incident.job}</a>
         </span>
         <span>
           opened <Age at={incident.opened_wall_ns} />
         </span>
+        <Marks of={incident} />
         {incident.stored ? null : <span class="soft">not on disk yet</span>}
       </p>
       <Headline incident={incident} rank={rank} />
@@ -117,6 +131,18 @@ function Head({ incident, rank, related }: { incident: Incident; rank: Rank | nu
         <p class="related">
           <b>{incident.layer === 'process' ? 'Before it: ' : 'It ended in: '}</b>
           <IncidentLink id={id} /> {related.find(of => of.id === id)?.sentence}
+        </p>
+      ))}
+      {reporter ? (
+        <p class="related">
+          <b>The same cause is reported in: </b>
+          <IncidentLink id={reporter} />
+        </p>
+      ) : null}
+      {reported.map(of => (
+        <p class="related">
+          <b>It also reports: </b>
+          <IncidentLink id={of.id} /> {of.sentence}
         </p>
       ))}
       {reason ? (
@@ -183,11 +209,13 @@ function Happened({ incident, rank, related, captures }: HappenedOf) {
   const incidents = [incident, ...related];
   return (
     <>
-      <Section title="Timeline">
+      <Section title="Thread">
+        {report ? null : <ThreadForm incident={incident} />}
         <Timeline
           of={{ incidents, captures, ranks: rank ? [rank] : [], actions }}
           unit={unitOf(incident)}
         />
+        <LeftOut count={incident.thread.entries_left_out} />
       </Section>
       {actions.length ? (
         <Section title="Actions">
@@ -197,6 +225,10 @@ function Happened({ incident, rank, related, captures }: HappenedOf) {
     </>
   );
 }
+
+/** Entries that the coordinator no longer lists. */
+const LeftOut = ({ count }: { count: number }) =>
+  count > 0 ? <Soft>{`${plural(count, 'earlier entry', 'earlier entries')} of the thread not shown; the audit has them`}</Soft> : null;
 
 function CaptureOf({ incident }: { incident: Incident }) {
   const { capture_id: id } = incident;
