@@ -135,6 +135,19 @@ fn counters_that_disagree_are_shown() {
     assert_eq!(map.allocated_difference, MIB as i64);
     assert_eq!(map.reserved_difference, Some(2 * MIB as i64));
     assert_eq!(map.misplaced, Held { bytes: 4 * MIB, count: 2 }, "overlap, and beyond the segment");
+    assert_eq!(map.free, None, "blocks are missing");
+    // The runtime's segments are the allocator's where their bytes are those of its counter.
+    for (reserved, is_known) in [(20, true), (22, false)] {
+        let runtime = DeviceSnapshot {
+            reserved: reserved * MIB,
+            segment_source: SegmentSource::Runtime,
+            blocks: blocks(&[(100, 2, 1)]),
+            complete: true,
+            ..known.clone()
+        };
+        let map = SegmentMap::of(&rank, &runtime, MapBounds::default());
+        assert_eq!(map.free.is_some(), is_known, "{reserved} MiB are reserved");
+    }
     // Without segments nothing is known of the free memory; ranges are made up around the blocks.
     let unknown =
         DeviceSnapshot { segments: Vec::new(), segment_source: SegmentSource::None, ..known };

@@ -15,8 +15,8 @@ use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Attempt;
 use crate::work::segments::{self, NotMapped};
 
-/// Memory of a block, or of a merged run of blocks, as values and as JSON, whose buffers may be half
-/// empty.
+/// Memory of a block, or of a merged run of blocks, as values and as JSON, whose buffers may be
+/// half empty.
 const PART_BYTES: u64 = 512;
 
 /// Memory of an answer: its blocks, and its stacks as a table, as a value and as JSON.

@@ -55,8 +55,8 @@ export const poolWords = ({ pool, private_pool: id }: Pick<MapSegment, 'pool' | 
   id ? `private pool ${id}` : `${pool} pool`;
 
 /** How the segments are known, where it is not from the allocator. */
-export function sourceWords({ segment_source: source }: Segments): string {
-  if (source === 'runtime') return "; segments are calls of cudaMalloc, of which some may be other code's";
+export function sourceWords({ segment_source: source, split_bytes: split }: Segments): string {
+  if (source === 'runtime' && split === null) return "; segments are calls of cudaMalloc, of which some may be other code's";
   if (source === 'none') return '; the rank was not recorded with --detail: its segments are not known, and are drawn around the blocks';
   return '';
 }

@@ -341,6 +341,11 @@ test('a block is said in words, and what does not agree is said', () => {
   assert.match(merged, /^900 small blocks with 1.5 MiB are merged/);
   const less = { ...answer, allocated_difference_bytes: -512, reserved_difference_bytes: null, complete: false };
   assert.match(said.disagreements(less).join(' '), /is 512 B less than the blocks hold.*The tape was full/);
+  const source = of => said.sourceWords({ ...answer, ...of });
+  assert.equal(source({}), '');
+  assert.equal(source({ segment_source: 'runtime' }), '', 'they are all of the allocator');
+  assert.match(source({ segment_source: 'runtime', split_bytes: null }), /other code's/);
+  assert.match(source({ segment_source: 'none', split_bytes: null }), /--detail/);
   assert.equal(answer.last_step, CAPTURE_STEP);
 });
 

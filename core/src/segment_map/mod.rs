@@ -14,6 +14,7 @@ use crate::limits::{
     MAPPED_PARTS_MAX, MAPPED_SEGMENTS_MAX, MAPPED_STACKS_BYTES_MAX, MAPPED_STACKS_MAX,
 };
 use crate::pickle::layout::{LaidSegment, Piece, lay_out};
+use crate::snapshot::ledger::Ledger;
 use crate::snapshot::{Block, DeviceSnapshot, Held, RankSnapshot, Segment, SegmentSource};
 use crate::stacks::AllocationSteps;
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -49,7 +50,7 @@ pub struct SegmentMap<'a> {
     /// Blocks that overlap another block or reach beyond their segment, of a damaged tape: they are
     /// in no segment.
     pub misplaced: Held,
-    /// Free memory; `None` where the allocator did not report its segments.
+    /// Free memory; `None` where blocks are missing, or segments may be other code's.
     pub free: Option<FreeMemory>,
     /// Bytes by which the counter of allocated bytes exceeds the blocks, or (negative) lacks them.
     pub allocated_difference: i64,
@@ -220,6 +221,8 @@ impl<'a> SegmentMap<'a> {
         let listed = laid.segments.iter().filter(|segment| segment.known.is_some());
         let listed_bytes = listed.fold(0, |sum: u64, segment| sum.saturating_add(segment.size));
         let recorded = recorded(device);
+        let reserved_difference = (device.reserved > 0 && listed_bytes > 0)
+            .then(|| difference(device.reserved, listed_bytes));
         let mut map = Self {
             sums: all,
             listed_bytes,
@@ -227,11 +230,10 @@ impl<'a> SegmentMap<'a> {
                 bytes: recorded.bytes.saturating_sub(all.allocated.plus(all.pending).bytes),
                 count: laid.blocks_left_out,
             },
-            free: (device.segment_source == SegmentSource::Allocator)
+            free: is_free_known(device, reserved_difference)
                 .then(|| FreeMemory::of(&laid.segments)),
             allocated_difference: difference(device.allocated, allocated_bytes(device)),
-            reserved_difference: (device.reserved > 0 && listed_bytes > 0)
-                .then(|| difference(device.reserved, listed_bytes)),
+            reserved_difference,
             ..Self::default()
         };
         let shown = shown(&laid.segments, bounds.segments_max);
@@ -274,6 +276,13 @@ fn allocated_bytes(device: &DeviceSnapshot) -> u64 {
 fn difference(counter: u64, sum: u64) -> i64 {
     let difference = i128::from(counter) - i128::from(sum);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Is all that lies between the blocks free memory of the allocator? Segments of the runtime are
+/// its own where they have exactly the reserved bytes.
+fn is_free_known(device: &DeviceSnapshot, reserved_difference: Option<i64>) -> bool {
+    let is_own = device.segment_source == SegmentSource::Allocator;
+    Ledger::inactive_split(device).is_some() && (is_own || reserved_difference == Some(0))
 }
 
 /// The largest segments, by address.

@@ -62,7 +62,7 @@ pub struct Segments {
     /// Blocks that overlap another one, or reach beyond their segment: they are in no segment here.
     pub misplaced: BlockSums,
     /// Inactive splits: free bytes in segments that have blocks and are not expandable; null where
-    /// the segments are not known from the allocator.
+    /// they are unknown: blocks are missing, or segments may be other code's.
     pub split_bytes: Option<u64>,
     /// Free bytes that the allocator can give back: segments without blocks, and free ranges of
     /// expandable ones; null likewise.
