@@ -28,8 +28,8 @@ use crate::http::route_list::Routes;
 use crate::http::site::Site;
 use crate::http::{
     access_routes, area, capture_routes, changes, differences, hint_routes, incident_routes,
-    job_routes, kept_routes, line_routes, node_routes, page, policy_routes, rank_routes, segment_routes,
-    sending, series, store_routes,
+    job_routes, kept_routes, line_routes, node_routes, page, policy_routes, rank_routes,
+    segment_routes, sending, series, store_routes,
 };
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX};
 use crate::standing::MARK;

@@ -119,8 +119,7 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
         sends("get /api/v1/captures/{id}/ranks/{rank}/pickle", file, pickle),
         answers::<Collectives>("get /api/v1/captures/{id}/collectives", schemas),
         answers::<Kept>("get /api/v1/captures/{id}/kept", schemas).query::<KeptQuery>(),
-        answers::<Segments>("get /api/v1/captures/{id}/segments", schemas)
-            .query::<SegmentsQuery>(),
+        answers::<Segments>("get /api/v1/captures/{id}/segments", schemas).query::<SegmentsQuery>(),
         accepts::<RequestedCapture>("post /api/v1/jobs/{job}/captures", schemas)
             .sending::<CaptureRequest>(schemas),
         answers::<Incidents>("get /api/v1/incidents", schemas).query::<JobQuery>(),

@@ -221,8 +221,19 @@ pub struct DeviceSnapshot {
 }
 
 /// Who knows a device's segments. The numbers are those of the protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr, Serialize)]
-#[derive(strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::FromRepr,
+    Serialize,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 #[repr(i32)]

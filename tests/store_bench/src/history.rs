@@ -51,7 +51,7 @@ fn record(rank: u32, steps: u64) -> RankRecord {
         node: node(rank),
         local_rank: rank % NODE_RANKS,
         start_wall_ns: wall_ns(0),
-        end: Some(End::Finished),
+        end: Some(End::Exited),
         end_wall_ns: wall_ns(steps),
         step: steps,
         devices: vec![Totals { device_bytes: 80 << 30, allocated: 20 << 30, ..Totals::default() }],
