@@ -18,7 +18,7 @@ pub(crate) fn text(found: &Differences) -> String {
     };
     let mut section = |title: &str, rows: String, rest: Option<String>| {
         if !rows.is_empty() {
-            table_section(&mut text, title, &rows, rest.into_iter());
+            table_section(&mut text, title, &rows, rest);
         }
     };
     section("By account", table(&of(|kind| kind == Kind::Account)), None);

@@ -1,12 +1,12 @@
 //! `/changes`: which jobs have changed, as server-sent events. A page then asks again only for what
 //! it shows of them.
 //!
-//! Once a second the visible jobs are marked by what anybody can see of them, and a job whose mark
+//! Once a second the visible jobs are marked by what the API shows of them, and a job whose mark
 //! differs from that of the second before is in an event. The id of an event is a mark of all jobs:
-//! a client that comes again with it is told at once whether anything has changed meanwhile, and
-//! nothing is kept for it here. A stream ends after a few minutes, so that a caller without rights
-//! any more hears nothing; browsers come again by themselves. Other shards' jobs are in no event:
-//! `is_whole` says whether there are any.
+//! a client that connects again with it learns at once whether a job has changed meanwhile, and
+//! nothing is kept for it here. A stream ends after a few minutes, so that a caller whose rights
+//! were withdrawn learns nothing more; browsers connect again by themselves. Other shards' jobs are
+//! in no event: `is_whole` says whether there are any.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,21 +40,21 @@ pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/changes", "Which jobs have changed, as server-sent events.", changes)
 }
 
-type Told = Result<Event, Infallible>;
+type Sent = Result<Event, Infallible>;
 
 async fn changes(
     asking: Asking,
     headers: HeaderMap,
-) -> Result<Sse<KeepAliveStream<ReceiverStream<Told>>>, Problem> {
+) -> Result<Sse<KeepAliveStream<ReceiverStream<Sent>>>, Problem> {
     let last = headers.get(LAST).and_then(|id| id.to_str().ok()?.parse().ok());
     let marks = asking.ask(marks).await?;
     let (sender, events) = mpsc::channel(1);
-    tokio::spawn(told(asking, marks, last, sender));
+    tokio::spawn(send(asking, marks, last, sender));
     Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()))
 }
 
-/// Tells a client of changes until it leaves, or its time is over.
-async fn told(asking: Asking, mut known: Marks, last: Option<u64>, sender: mpsc::Sender<Told>) {
+/// Reports changes to a client until it leaves, or its time is over.
+async fn send(asking: Asking, mut known: Marks, last: Option<u64>, sender: mpsc::Sender<Sent>) {
     let is_whole = asking.api.members.shards() <= 1;
     let end = Instant::now() + Duration::from_secs(CHANGES_SECONDS_MAX);
     let mut ticks = interval(EVERY);
@@ -85,7 +85,7 @@ async fn told(asking: Asking, mut known: Marks, last: Option<u64>, sender: mpsc:
     }
 }
 
-/// What anybody can see of each job, as a number.
+/// What the API shows of each job, as a number.
 type Marks = BTreeMap<String, u64>;
 
 fn marks(view: &Visible<'_>) -> Marks {

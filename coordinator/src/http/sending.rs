@@ -1,8 +1,8 @@
 //! Memory of answers: each reserves it before its value is taken from the loop, whatever the
 //! handler, and gives it back as it is sent.
 //!
-//! Each whole answer has an `ETag`, a hash of its bytes: a client that names it is told that nothing
-//! has changed, without the bytes.
+//! Each whole answer has an `ETag`, a hash of its bytes: a client that names it gets 304 where
+//! nothing has changed, without the bytes.
 //!
 //! A reservation is that of the whole value at first, then of its bytes as JSON, then of the unsent
 //! ones. An answer that is read too slowly ends as an error.

@@ -1,5 +1,5 @@
-//! What clients that stay are told: `/changes` of each job that changes, after a pause only where
-//! something has; and by `ETag` that an answer is the same.
+//! What clients learn that stay: by `/changes` of each job that changes, after a pause only where a
+//! job has; and by `ETag` that an answer is the same.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const JOB: Job = Job::new("watched", 2);
 const QUIET: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_is_told_of_the_jobs_that_change() {
+async fn the_jobs_that_change_are_sent() {
     let (_dir, running, mut agent) = training(&JOB).await;
     agent.train(&JOB, 1..=10).await;
     agent.settle().await;
@@ -23,12 +23,12 @@ async fn a_client_is_told_of_the_jobs_that_change() {
     assert_eq!(first, json!({ "is_whole": true, "is_all": true, "jobs": [] }));
     agent.train(&JOB, 11..=12).await;
     agent.settle().await;
-    let (id, told) = events.next().await;
-    assert_eq!(told, json!({ "is_whole": true, "is_all": false, "jobs": ["watched@0"] }));
+    let (id, sent) = events.next().await;
+    assert_eq!(sent, json!({ "is_whole": true, "is_all": false, "jobs": ["watched@0"] }));
     assert!(timeout(QUIET, events.next()).await.is_err(), "nothing has changed");
     drop(events);
 
-    // Whoever comes again hears nothing of what it knows, and everything after a change.
+    // A client that connects again is sent nothing that it knows, and everything after a change.
     let mut events = running.changes(Some(&id)).await;
     assert!(timeout(QUIET, events.next()).await.is_err(), "nothing has changed");
     drop(events);
@@ -37,8 +37,8 @@ async fn a_client_is_told_of_the_jobs_that_change() {
     agent.train(&other, 1..=2).await;
     agent.settle().await;
     let mut events = running.changes(Some(&id)).await;
-    let (_, told) = events.next().await;
-    assert_eq!(told["is_all"], true, "{told}");
+    let (_, sent) = events.next().await;
+    assert_eq!(sent["is_all"], true, "{sent}");
     running.stop().await;
 }
 

@@ -98,8 +98,8 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
     let snapshot = "A `RankSnapshot` of memtape.proto, compressed with zstd.";
     let pickle = "What `torch.cuda.memory._snapshot` returns, as a pickle.";
     let backup = "The file of a backup; one without its end is none.";
-    let changes = "Events whose data are `Changes`, with an id: a client that comes again sends it as \
-                   `Last-Event-ID`.";
+    let changes = "Events whose data are `Changes`, with an id: a client that connects again \
+                   sends it as `Last-Event-ID`.";
     let file = "application/octet-stream";
     // The data of an event.
     schemas.subschema_for::<Changes>();

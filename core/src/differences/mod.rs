@@ -10,9 +10,9 @@
 //! rank of many moves no median.
 //!
 //! This file does not read stores and takes no decision about incidents. Whether a difference
-//! between two runs is too large is in [`gate`].
+//! between two runs is too large is in [`allowance`].
 
-pub mod gate;
+pub mod allowance;
 mod groups;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::gate::{Gate, Gated, Most};
+use super::allowance::{About, Allowance, Most};
 use super::{Difference, Differences, Kind, Level, Member, Trait, differences};
 use crate::account::Account;
 use crate::census::{Census, LineCensus, LineId};
@@ -32,7 +32,7 @@ fn member(rank: u32, bytes: u64, lines: &[(u32, u64)], traits: &[(Trait, &str)])
     }
 }
 
-fn told(found: &Differences) -> Vec<(Kind, String, i32, u32)> {
+fn shown(found: &Differences) -> Vec<(Kind, String, i32, u32)> {
     let name = |of: &Difference| match of.frames.first() {
         Some(frame) => frame.line.to_string(),
         None => of.name.clone(),
@@ -51,7 +51,7 @@ fn a_line_that_keeps_memory_on_one_node_is_first_and_the_node_beside_it() {
     let (chosen, others): (Vec<_>, Vec<_>) = (0..6).map(all).partition(|member| member.rank < 2);
     let found = differences(&chosen, &others);
     assert_eq!(
-        told(&found),
+        shown(&found),
         [
             (Kind::Line, "36".to_string(), 1000, 1000),
             (Kind::Node, "a".to_string(), 1000, 1000),
@@ -80,7 +80,7 @@ fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
         member(rank, MIB, &[], &[(Trait::Node, name)])
     };
     let (chosen, others): (Vec<_>, Vec<_>) = (0..4).map(of).partition(|member| member.rank == 2);
-    let found = told(&differences(&chosen, &others));
+    let found = shown(&differences(&chosen, &others));
     assert!(found.iter().all(|(kind, ..)| *kind == Kind::Account), "{found:?}");
 }
 
@@ -88,7 +88,7 @@ fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
 fn lines_of_a_group_that_is_not_counted_are_not_compared() {
     let counted = member(0, 5 * MIB, &[(1, MIB)], &[]);
     let uncounted = Member { censuses: Vec::new(), ..member(1, MIB, &[], &[]) };
-    let found = told(&differences(&[counted], &[uncounted]));
+    let found = shown(&differences(&[counted], &[uncounted]));
     assert!(found.iter().all(|(kind, ..)| *kind == Kind::Account), "{found:?}");
 }
 
@@ -96,27 +96,27 @@ fn lines_of_a_group_that_is_not_counted_are_not_compared() {
 fn an_account_that_a_group_lacks_is_not_compared() {
     let mut other = member(1, MIB, &[], &[]);
     other.values.remove(&Account::StepTime);
-    let found = told(&differences(&[member(0, MIB, &[], &[])], &[other]));
+    let found = shown(&differences(&[member(0, MIB, &[], &[])], &[other]));
     assert_eq!(found, [(Kind::Account, "allocated".to_string(), 0, 0)]);
     assert_eq!(differences(&[], &[]), Differences::default());
 }
 
 #[test]
-fn a_gate_is_about_the_highest_rank() {
+fn an_allowance_is_about_the_highest_rank() {
     let level = |highest| Level { highest, median: 1, ..Level::default() };
-    let gate = |word: &str, most| Gate { of: word.parse().expect("a word"), most };
-    let percent = gate("peak", Most::Permille(50));
+    let allowance = |word: &str, most| Allowance { of: word.parse().expect("a word"), most };
+    let percent = allowance("peak", Most::Permille(50));
     assert!(!percent.is_exceeded(&level(1050), &level(1000)));
     assert!(percent.is_exceeded(&level(1051), &level(1000)));
     assert!(!percent.is_exceeded(&level(1), &level(1000)));
-    let amount = gate("line", Most::Amount(0));
+    let amount = allowance("line", Most::Amount(0));
     assert!(amount.is_exceeded(&level(1), &level(0)));
     assert!(!amount.is_exceeded(&level(u64::MAX), &level(u64::MAX)));
     assert!(amount.is_about(Kind::Line, ""));
     assert!(percent.is_about(Kind::Account, "peak"));
     assert!(!percent.is_about(Kind::Account, "reserved"));
     assert!(!percent.is_about(Kind::Node, "peak"));
-    assert!("peeks".parse::<Gated>().is_err());
+    assert!("peeks".parse::<About>().is_err());
 }
 
 fn members() -> impl Strategy<Value = Vec<Member>> {

@@ -28,7 +28,7 @@ pub(crate) fn group(first: u64) -> Vec<(u32, Vec<Row>)> {
     group_of(RANKS, first)
 }
 
-/// The rows of so many ranks from this step on.
+/// The rows of this number of ranks from this step on.
 pub(crate) fn group_of(ranks: u32, first: u64) -> Vec<(u32, Vec<Row>)> {
     let rows = |rank| (first..first + GROUP_STEPS).map(|step| row(rank, step)).collect();
     (0..ranks).map(|rank| (rank, rows(rank))).collect()

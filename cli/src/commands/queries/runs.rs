@@ -1,11 +1,11 @@
-//! `memtape diff --run A B`: what run B has more or less of than run A, by account, line of code and
-//! setting; and limits on it, for checks before a change is merged.
+//! `memtape diff --run A B`: what run B has more or less of than run A, by account, line of code
+//! and setting; and limits on it, for checks before a change is merged.
 
 use std::str::FromStr;
 
 use anyhow::bail;
 use memtape_core::account::Unit;
-use memtape_core::differences::gate::{Gate, Gated, Most};
+use memtape_core::differences::allowance::{About, Allowance, Most};
 use memtape_core::settings::{byte_count, duration};
 use memtape_proto::api::{Difference, Differences};
 
@@ -29,10 +29,10 @@ pub(crate) struct RunOptions {
     #[arg(long = "to", value_name = "STEP", requires = "run")]
     pub(crate) last_step: Option<u64>,
     /// Fail when the highest rank of B has more of an account or a line of code than that of A, by
-    /// more than a part or a size: `peak=5%`, `reserved=2GiB`, `line=64MiB`, `step_time=10%`. May be
-    /// repeated.
+    /// more than a part or a size: `peak=5%`, `reserved=2GiB`, `line=64MiB`, `step_time=10%`. May
+    /// be repeated.
     #[arg(long = "limit", value_name = "WHAT=MOST", requires = "run", value_parser = limit)]
-    pub(crate) limits: Vec<Gate>,
+    pub(crate) limits: Vec<Allowance>,
 }
 
 /// Compares the runs. Fails when one of them is not known, when a limit is about something that
@@ -79,10 +79,10 @@ impl Run {
 }
 
 /// Reads `peak=5%`, `reserved=2GiB`, `line=64MiB`, `blocks=100`.
-fn limit(text: &str) -> Result<Gate, String> {
+fn limit(text: &str) -> Result<Allowance, String> {
     let usage = "it must be an account or `line`, =, and a percentage or a size: peak=5%";
     let (what, most) = text.split_once('=').ok_or(usage)?;
-    let of = Gated::from_str(what).map_err(|_| {
+    let of = About::from_str(what).map_err(|_| {
         format!("{what:?} is no account: take peak, reserved, allocated, step_time, … or line")
     })?;
     let most = match most.strip_suffix('%') {
@@ -93,14 +93,14 @@ fn limit(text: &str) -> Result<Gate, String> {
         }
         None => Most::Amount(amount(of, most)?),
     };
-    Ok(Gate { of, most })
+    Ok(Allowance { of, most })
 }
 
 /// Reads an amount in the unit of what a limit is about.
-fn amount(of: Gated, text: &str) -> Result<u64, String> {
+fn amount(of: About, text: &str) -> Result<u64, String> {
     let unit = match of {
-        Gated::Account(account) => account.unit(),
-        Gated::Line => Unit::Bytes,
+        About::Account(account) => account.unit(),
+        About::Line => Unit::Bytes,
     };
     match unit {
         Unit::Bytes => byte_count(text).map_err(|error| error.to_string()),
@@ -112,15 +112,15 @@ fn amount(of: Gated, text: &str) -> Result<u64, String> {
 }
 
 /// Fails when a limit is exceeded, or cannot be checked.
-fn check(found: &Differences, limits: &[Gate]) -> anyhow::Result<()> {
+fn check(found: &Differences, limits: &[Allowance]) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for limit in limits {
         let mut about = found.differences.iter().filter(|of| is_about(limit, of)).peekable();
-        if let (Gated::Account(account), None) = (limit.of, about.peek()) {
+        if let (About::Account(account), None) = (limit.of, about.peek()) {
             bail!("{} cannot be checked: it is not known of both runs", account.as_str());
         }
         let has_lines = found.chosen.counted_ranks > 0 && found.baseline.counted_ranks > 0;
-        if limit.of == Gated::Line && !has_lines {
+        if limit.of == About::Line && !has_lines {
             bail!("lines cannot be checked: they are not known of both runs");
         }
         let exceeded = about.filter(|of| limit.is_exceeded(&of.chosen, &of.baseline));
@@ -132,7 +132,7 @@ fn check(found: &Differences, limits: &[Gate]) -> anyhow::Result<()> {
     }
 }
 
-fn is_about(limit: &Gate, of: &Difference) -> bool {
+fn is_about(limit: &Allowance, of: &Difference) -> bool {
     of.kind.known().is_some_and(|kind| limit.is_about(kind, &of.name))
 }
 
@@ -200,17 +200,17 @@ mod tests {
 
     #[test]
     fn limits_are_read() {
-        let gate = |of, most| Ok(Gate { of, most });
-        assert_eq!(limit("peak=5%"), gate(Gated::Account(Account::Peak), Most::Permille(50)));
+        let allowance = |of, most| Ok(Allowance { of, most });
+        assert_eq!(limit("peak=5%"), allowance(About::Account(Account::Peak), Most::Permille(50)));
         assert_eq!(
             limit("step_time=2.5%"),
-            gate(Gated::Account(Account::StepTime), Most::Permille(25))
+            allowance(About::Account(Account::StepTime), Most::Permille(25))
         );
         assert_eq!(
             limit("step_time=5ms"),
-            gate(Gated::Account(Account::StepTime), Most::Amount(5_000_000))
+            allowance(About::Account(Account::StepTime), Most::Amount(5_000_000))
         );
-        assert_eq!(limit("line=64MiB"), gate(Gated::Line, Most::Amount(64 << 20)));
+        assert_eq!(limit("line=64MiB"), allowance(About::Line, Most::Amount(64 << 20)));
         for wrong in ["peak", "peak=", "peak=-5%", "peek=5%", "peak=5.x%", "line=many"] {
             assert!(limit(wrong).is_err(), "{wrong}");
         }
@@ -229,8 +229,8 @@ mod tests {
             left_out: 0,
         };
         let checked = |text: &str| {
-            let gate = limit(text).expect("a limit");
-            check(&found, &[gate]).map_err(|error| error.to_string())
+            let allowance = limit(text).expect("a limit");
+            check(&found, &[allowance]).map_err(|error| error.to_string())
         };
         assert_eq!(checked("peak=5%"), Ok(()));
         assert_eq!(

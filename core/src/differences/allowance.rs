@@ -9,7 +9,7 @@ use crate::account::Account;
 
 /// What a limit is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gated {
+pub enum About {
     /// An account.
     Account(Account),
     /// The bytes of each line of code.
@@ -27,19 +27,19 @@ pub enum Most {
 
 /// A limit on a difference between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate {
+pub struct Allowance {
     /// What it is about.
-    pub of: Gated,
+    pub of: About,
     /// How much more is allowed.
     pub most: Most,
 }
 
-impl Gate {
+impl Allowance {
     /// Is the limit about differences of this kind with this name?
     pub fn is_about(&self, kind: Kind, name: &str) -> bool {
         match self.of {
-            Gated::Line => kind == Kind::Line,
-            Gated::Account(account) => kind == Kind::Account && name == account.as_str(),
+            About::Line => kind == Kind::Line,
+            About::Account(account) => kind == Kind::Account && name == account.as_str(),
         }
     }
 
@@ -53,7 +53,7 @@ impl Gate {
     }
 }
 
-impl FromStr for Gated {
+impl FromStr for About {
     type Err = strum::ParseError;
 
     /// Reads `line` or the word of an account.
