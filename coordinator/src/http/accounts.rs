@@ -81,7 +81,7 @@ pub(super) fn readings(attempt: &Attempt, key: SeriesKey, account: Account) -> V
 pub(super) struct RunKey {
     pub(super) job: String,
     pub(super) attempt: u32,
-    serial: u32,
+    pub(super) serial: u32,
 }
 
 impl RunKey {

@@ -27,11 +27,9 @@ fn picture(account: Account, ranks: usize, columns: usize, steps: RangeInclusive
 
 fn known(ranks: u32) -> Known {
     Known {
-        job: "train".to_string(),
-        attempt: 0,
-        serial: 0,
+        run: RunKey { job: "train".to_string(), attempt: 0, serial: 0 },
         ranks: (0..ranks).collect(),
-        devices: vec![0; ranks as usize],
+        keys: (0..ranks).map(|rank| SeriesKey { rank, ..SeriesKey::default() }).collect(),
         steps_left_out: 0,
         why_unknown: "nothing came".to_string(),
     }
