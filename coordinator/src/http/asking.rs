@@ -87,6 +87,15 @@ impl Asking {
         sending::reserve(&self.api, &self.unsent, Size::Large(bytes)).await
     }
 
+    /// Reserves what a stream takes, and keeps it until the stream ends: its questions reserve nothing
+    /// more.
+    ///
+    /// # Errors
+    /// It is not free for long, or the coordinator is stopping.
+    pub(crate) async fn reserve_stream(&self, bytes: u64) -> Result<(), Problem> {
+        sending::reserve(&self.api, &self.unsent, Size::Stream(bytes)).await
+    }
+
     /// Does work on the answer that blocks, on one of few threads. The request and its
     /// reservations count until the work ends, also when the client has left.
     ///

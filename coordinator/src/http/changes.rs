@@ -30,6 +30,9 @@ use crate::state::visible::Visible;
 /// Time between two marks.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Memory of a stream: two marks of each job.
+const STREAM_BYTES: u64 = 256 << 10;
+
 /// Time after which a client that lost its stream comes again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -47,6 +50,7 @@ async fn changes(
     headers: HeaderMap,
 ) -> Result<Sse<KeepAliveStream<ReceiverStream<Sent>>>, Problem> {
     let last = headers.get(LAST).and_then(|id| id.to_str().ok()?.parse().ok());
+    asking.reserve_stream(STREAM_BYTES).await?;
     let marks = asking.ask(marks).await?;
     let (sender, events) = mpsc::channel(1);
     tokio::spawn(send(asking, marks, last, sender));
@@ -59,9 +63,9 @@ async fn send(asking: Asking, mut known: Marks, last: Option<u64>, sender: mpsc:
     let end = Instant::now() + Duration::from_secs(CHANGES_SECONDS_MAX);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first event: everything, unless the client has it.
-    let mut jobs = (last != Some(of_all(&known))).then_some(Vec::new());
-    let mut is_all = jobs.is_some();
+    // The first event comes at once: everything may have changed, unless the client has all of it.
+    let mut jobs = Some(Vec::new());
+    let mut is_all = last != Some(of_all(&known));
     loop {
         if let Some(jobs) = jobs.take() {
             let changes = Changes { is_whole, is_all, jobs };

@@ -48,6 +48,8 @@ pub(crate) enum Size {
     Large(u64),
     /// The bytes of an answer that is made.
     Made(u64),
+    /// What a stream keeps while it lasts.
+    Stream(u64),
 }
 
 /// Reserves the memory of an answer; what it has already reserved counts.
@@ -61,7 +63,7 @@ pub(crate) async fn reserve(api: &Api, unsent: &Unsent, size: Size) -> Result<()
         Size::Value => VALUE_BYTES,
         Size::Made(bytes) if bytes <= SMALL_ANSWER_BYTES && !unsent.is_reserved() => return Ok(()),
         Size::Large(bytes) => bytes.max(SMALL_ANSWER_BYTES),
-        Size::Made(bytes) => bytes,
+        Size::Made(bytes) | Size::Stream(bytes) => bytes,
     };
     let is_large = matches!(size, Size::Large(_));
     let reserving = api.quotas.reserve_answer(caller, bytes, is_large, unsent.take());

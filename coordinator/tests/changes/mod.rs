@@ -10,7 +10,10 @@ use crate::fake::{Job, training};
 
 const JOB: Job = Job::new("watched", 2);
 
-/// Longer than the time between two looks at the jobs.
+/// Pages that one user has open.
+const STREAMS: usize = 100;
+
+/// Longer than the time between two marks of the jobs.
 const QUIET: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +33,8 @@ async fn the_jobs_that_change_are_sent() {
 
     // A client that connects again is sent nothing that it knows, and everything after a change.
     let mut events = running.changes(Some(&id)).await;
+    let (_, first) = events.next().await;
+    assert_eq!(first, json!({ "is_whole": true, "is_all": false, "jobs": [] }));
     assert!(timeout(QUIET, events.next()).await.is_err(), "nothing has changed");
     drop(events);
     let other = Job::new("another", 1);
@@ -39,6 +44,22 @@ async fn the_jobs_that_change_are_sent() {
     let mut events = running.changes(Some(&id)).await;
     let (_, sent) = events.next().await;
     assert_eq!(sent["is_all"], true, "{sent}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_streams_leave_memory_for_answers() {
+    let (_dir, running, mut agent) = training(&JOB).await;
+    agent.train(&JOB, 1..=2).await;
+    agent.settle().await;
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let mut events = running.changes(None).await;
+        events.next().await;
+        streams.push(events);
+    }
+    let asked = timeout(QUIET, running.get("/api/v1/jobs/watched/ranks"));
+    assert_eq!(asked.await.expect("an answer").0, 200);
     running.stop().await;
 }
 

@@ -115,7 +115,6 @@ impl Running {
         (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
     }
 
-    /// Asks until the answer is as wished.
     /// A stream of changes, of a client that has seen the event with this id.
     pub(crate) async fn changes(&self, last: Option<&str>) -> Events {
         let asked = reqwest::Client::new().get(self.url("/api/v1/changes"));
@@ -125,6 +124,7 @@ impl Running {
         Events { answer, text: String::new() }
     }
 
+    /// Asks until the answer is as wished.
     pub(crate) async fn wait(&self, path: &str, is_there: impl Fn(&Value) -> bool) -> Value {
         let begin = Instant::now();
         loop {

@@ -71,9 +71,10 @@ mod tests {
     use super::*;
 
     /// Routes about the coordinator that is asked.
-    const OWN: [&str; 6] = [
+    const OWN: [&str; 7] = [
         "/api/v1",
         "/api/v1/audit",
+        "/api/v1/changes",
         "/api/v1/openapi.json",
         "/api/v1/session",
         "/api/v1/session/end",
