@@ -77,6 +77,7 @@ async fn change_thread(asking: Asking, path: PathOf<IdPath>, Sent(body): Sent) -
     let checked = asking.ask(move |view| {
         let known = view.incident(&of).map(|known| known.incident());
         let known = known.ok_or_else(|| Problem::unknown("incident", of))?;
+        let known = &*view.newest(known);
         let refused = known.thread_after(view.now().wall_ns, &who, &asked).err();
         Ok::<_, Problem>((view.may_act_on(known), refused))
     });

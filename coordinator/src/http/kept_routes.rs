@@ -35,7 +35,9 @@ async fn kept(asking: Asking, path: PathOf<IdPath>, query: QueryOf<KeptQuery>) -
     let (capture, asked) = (id.clone(), query.clone());
     let found = asking.ask(move |view| wanted(view, &id, &asked, steps)).await?;
     let (known, wanted) = found?;
-    asking.audit_read("read kept memory", format!("{capture}, rank {}", query.rank)).await?;
+    let beside = query.baseline.iter().map(|of| format!(", beside {of}")).collect::<String>();
+    let what = format!("{capture}, rank {}{beside}", query.rank);
+    asking.audit_read("read kept memory", what).await?;
     asking.reserve(KEPT_BYTES).await?;
     let compared = kept::compare(&asking.api.snapshots, wanted).await.map_err(|why| match why {
         NotKept::Unreadable(why) => unreadable(&why),

@@ -125,13 +125,14 @@ impl Silence {
     }
 
     /// By what an incident of this class and urgency is more than what was silenced; none where it
-    /// is not. An unknown class is no other one: the incident may be without a diagnosis for a
-    /// while.
+    /// is not. An unknown class is no other one, before or after: the incident may be without a
+    /// diagnosis for a while, and was perhaps silenced before its first one.
     pub fn outgrown_by(&self, class: Class, urgency: Urgency) -> Option<Deed> {
         if urgency > self.urgency {
             return Some(Deed::SilenceEndedByUrgency);
         }
-        let is_other = !matches!(class, Class::Unknown) && class != self.class;
+        let is_known = |class: Class| !matches!(class, Class::Unknown);
+        let is_other = is_known(class) && is_known(self.class) && class != self.class;
         is_other.then_some(Deed::SilenceEndedByClass)
     }
 }

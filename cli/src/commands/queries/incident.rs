@@ -24,8 +24,8 @@ pub(crate) struct IncidentArgs {
     /// Take the acknowledgement back.
     #[arg(long, group = "wishes", conflicts_with = "acknowledge")]
     pub(crate) unacknowledge: bool,
-    /// Raise no alert because of it for this time, such as 2h, and 30d at most. It does when it
-    /// becomes more urgent or gets another class.
+    /// Raise no alert because of it for this time, such as 2h, and 30d at most. The silence ends
+    /// early when the incident becomes more urgent, gets another class or reports another incident.
     #[arg(long, group = "wishes", value_name = "TIME", value_parser = duration)]
     pub(crate) silence: Option<Duration>,
     /// The same until this step.
