@@ -30,6 +30,7 @@ mod secret_file;
 mod terminal;
 mod watch;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -60,7 +61,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("memtape: {}", output::error_line(&error));
+            // Stderr may be closed: the exit code stays.
+            let _ = writeln!(std::io::stderr(), "memtape: {}", output::error_line(&error));
             ExitCode::from(exit_code(&error))
         }
     }

@@ -121,7 +121,7 @@ pub(crate) enum Command {
     Tape(tape::TapeArgs),
     /// Diagnose PyTorch's own memory snapshots, tapes and captures.
     Analyze(analyze::AnalyzeArgs),
-    /// Compare two such snapshots, tapes or captures, line by line.
+    /// Compare two snapshots, tapes, captures or runs, line by line.
     Diff(diff::DiffArgs),
     /// Check what recording and watching need on this machine.
     Doctor(doctor::DoctorArgs),

@@ -7,7 +7,7 @@ use memtape_proto::api::{Difference, Differences, Group};
 use crate::output::clean;
 use crate::render::sections::table_section;
 use crate::render::table::Table;
-use crate::render::units::{bytes, duration, frame, plural, signed_bytes};
+use crate::render::units::{bytes, frame, plural, signed_bytes};
 
 /// Both runs, and tables of what differs.
 pub(crate) fn text(found: &Differences) -> String {
@@ -22,11 +22,11 @@ pub(crate) fn text(found: &Differences) -> String {
         }
     };
     section("By account", table(&of(|kind| kind == Kind::Account)), None);
-    section("By line", table(&of(|kind| kind == Kind::Line)), None);
-    let rest = (found.left_out > 0).then(|| {
-        format!("… and {} that explain less", plural(found.left_out.into(), "line or trait"))
-    });
-    section("Ranks", traits(&of(|kind| !matches!(kind, Kind::Account | Kind::Line))), rest);
+    let rest = |count: u32, which: &str| (count > 0).then(|| format!("… and {count} more {which}"));
+    let lines = rest(found.lines_left_out, "with smaller differences");
+    section("By line", table(&of(|kind| kind == Kind::Line)), lines);
+    let more = rest(found.traits_left_out, "with smaller parts");
+    section("Ranks", traits(&of(|kind| !matches!(kind, Kind::Account | Kind::Line))), more);
     if found.chosen.counted_ranks == 0 || found.baseline.counted_ranks == 0 {
         text.push_str("\nlines are not compared: no rank of a run was counted\n");
     }
@@ -57,9 +57,22 @@ pub(crate) fn name(of: &Difference) -> String {
 pub(crate) fn value(of: &Difference, value: u64) -> String {
     match of.unit.known() {
         Some(Unit::Bytes) => bytes(value),
-        Some(Unit::Nanoseconds) => duration(value as f64 / 1e9),
+        Some(Unit::Nanoseconds) => milliseconds(value),
         _ => value.to_string(),
     }
+}
+
+/// Three digits: `8.25 ms`, `120 ms`.
+fn milliseconds(nanoseconds: u64) -> String {
+    let ms = nanoseconds as f64 / 1e6;
+    let digits = if ms >= 100.0 {
+        0
+    } else if ms >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{ms:.digits$} ms")
 }
 
 /// How much more the run has, in its unit and in percent.
@@ -67,7 +80,7 @@ fn change(of: &Difference, run: u64, baseline: u64) -> String {
     let more = i64::try_from(i128::from(run) - i128::from(baseline)).unwrap_or(i64::MAX);
     let amount = match of.unit.known() {
         Some(Unit::Bytes) => signed_bytes(more),
-        _ if more < 0 => format!("-{}", value(of, more.unsigned_abs())),
+        _ if more < 0 => format!("−{}", value(of, more.unsigned_abs())),
         _ => format!("+{}", value(of, more.unsigned_abs())),
     };
     match baseline {
@@ -154,16 +167,18 @@ mod tests {
                 },
                 row(Kind::Setting, "expandable_segments:True", Unit::Ranks, ranks(4), ranks(0)),
             ],
-            left_out: 1,
+            lines_left_out: 1,
+            ..Differences::default()
         };
         let shown = text(&found);
         for expected in [
             "A: train@0, attempt 0, 4 ranks, steps 1 to 200",
             "B: train@0, attempt 1",
             "(+100.0 %)",
+            "2000 ms",
             "train.py:36",
             "expandable_segments:True",
-            "… and 1 line or trait that explain less",
+            "… and 1 more with smaller differences",
         ] {
             assert!(shown.contains(expected), "{expected}\n{shown}");
         }

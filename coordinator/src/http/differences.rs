@@ -12,11 +12,10 @@ use axum::http::StatusCode;
 use axum::response::Json;
 use memtape_core::account::{Account, Overall, Source, Value, Values};
 use memtape_core::census::Census;
-use memtape_core::differences::{Member, Trait, differences};
+use memtape_core::differences::{Groups, Member, Trait, differences};
 use memtape_core::hints::Config;
-use memtape_core::limits::AREA_RECORDS_MAX;
+use memtape_core::limits::{AREA_RECORDS_MAX, DIFFERENCES_RANKS_MAX};
 use memtape_proto::api::{Differences, DifferencesQuery, Group};
-use strum::VariantArray as _;
 
 use crate::http::accounts::{self, RunKey};
 use crate::http::asking::Asking;
@@ -109,7 +108,7 @@ impl Wanted {
     }
 
     /// The ranks of an attempt that are read: with another run the chosen ones, else all.
-    fn read<'a>(&self, attempt: &'a Attempt) -> impl Iterator<Item = &'a Rank> + use<'a> {
+    fn read<'a>(&self, attempt: &'a Attempt) -> impl Iterator<Item = &'a Rank> + Clone + use<'a> {
         let ranks = if self.baseline.is_some() { self.ranks.clone() } else { 0..=u32::MAX };
         attempt.ranks.range(ranks).map(|(_, rank)| rank)
     }
@@ -121,7 +120,15 @@ impl Wanted {
             RANK_BYTES + 2 * censuses
         };
         let attempts = self.attempts(view)?;
-        let ranks = attempts.into_iter().flat_map(|attempt| self.read(attempt));
+        let ranks = attempts.iter().flat_map(|attempt| self.read(attempt));
+        let count = ranks.clone().count();
+        if count > DIFFERENCES_RANKS_MAX {
+            let line = format!(
+                "{count} ranks are too many to compare: at most {DIFFERENCES_RANKS_MAX}, such as a \
+                 part of each run with first_rank and last_rank"
+            );
+            return Err(Problem::bad(&line));
+        }
         Ok(ANSWER_BYTES + ranks.map(of_rank).sum::<u64>())
     }
 
@@ -176,7 +183,8 @@ impl Wanted {
                 ((group.clone(), chosen), (group, others))
             }
         };
-        let found = differences(&chosen.1, &baseline.1);
+        let groups = if self.baseline.is_some() { Groups::Runs } else { Groups::Ranks };
+        let found = differences(groups, &chosen.1, &baseline.1);
         let group = |(group, members): (Group, Vec<Member>)| Group {
             ranks: count(members.len()),
             counted_ranks: count(members.iter().filter(|of| !of.censuses.is_empty()).count()),
@@ -186,7 +194,8 @@ impl Wanted {
             chosen: group(chosen),
             baseline: group(baseline),
             differences: found.listed.into_iter().map(Into::into).collect(),
-            left_out: found.left_out,
+            lines_left_out: found.lines_left_out,
+            traits_left_out: found.traits_left_out,
         }
     }
 }
@@ -250,8 +259,7 @@ impl Run {
 
     /// Adds the accounts that the detector keeps.
     async fn add_readings(&mut self, asking: &Asking) -> Result<(), Problem> {
-        let accounts = Account::VARIANTS.iter().copied();
-        for account in accounts.filter(|account| account.source() == Source::Readings) {
+        for account in Account::all().filter(|account| account.source() == Source::Readings) {
             let keys = if account.is_host() { &self.host_keys } else { &self.device_keys };
             let mut found = Vec::new();
             accounts::read(asking, &self.key, keys, account, &mut |rank, of| {
@@ -268,8 +276,7 @@ impl Run {
     /// # Errors
     /// The store cannot be read.
     fn add_records(&mut self, store: &Store, client: &Client) -> memtape_store::Result<()> {
-        let accounts = Account::VARIANTS.iter().copied();
-        let accounts = accounts.filter(|account| account.source() == Source::StepRecords);
+        let accounts = Account::all().filter(|account| account.source() == Source::StepRecords);
         let new = |account| (account, vec![Values::new(account); self.device_keys.len()]);
         let mut values: Vec<(Account, Vec<Values>)> = accounts.map(new).collect();
         let keys = self.device_keys.clone();

@@ -4,6 +4,8 @@
 
 mod durations;
 
+use strum::VariantArray as _;
+
 use crate::tape::StepRecord;
 use durations::Durations;
 
@@ -78,6 +80,11 @@ pub struct Value {
 }
 
 impl Account {
+    /// All accounts.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::VARIANTS.iter().copied()
+    }
+
     /// What its values count.
     pub fn unit(self) -> Unit {
         match self {

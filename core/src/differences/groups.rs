@@ -50,8 +50,31 @@ impl Trait {
     }
 }
 
-/// A value of each rank of a group that has one.
-pub(super) type Values = Vec<(u32, u64)>;
+/// The values of the ranks of a group that have one. Most ranks hold nothing by most lines: values
+/// of 0 are counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Values {
+    /// Values above 0, each with its rank.
+    above: Vec<(u32, u64)>,
+    zeros: usize,
+    /// The first of the ranks with the value 0.
+    zero_rank: Option<u32>,
+}
+
+impl Values {
+    pub(super) fn add(&mut self, rank: u32, value: u64) {
+        if value > 0 {
+            self.above.push((rank, value));
+        } else {
+            self.zeros += 1;
+            self.zero_rank = Some(self.zero_rank.map_or(rank, |known| known.min(rank)));
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.above.len() + self.zeros
+    }
+}
 
 /// A value over the ranks of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -69,29 +92,33 @@ pub struct Level {
 }
 
 pub(super) fn level(mut values: Values) -> Level {
-    values.sort_unstable_by_key(|(rank, value)| (*value, core::cmp::Reverse(*rank)));
-    let highest = values.last().copied();
+    let count = values.len();
+    values.above.sort_unstable_by_key(|(rank, value)| (*value, core::cmp::Reverse(*rank)));
+    let middle = (count.saturating_sub(1) / 2).checked_sub(values.zeros);
+    let median = middle.and_then(|middle| values.above.get(middle)).map_or(0, |(_, value)| *value);
+    let highest = values.above.last().copied();
     Level {
-        ranks: u32::try_from(values.len()).unwrap_or(u32::MAX),
-        median: values.get(values.len().saturating_sub(1) / 2).map_or(0, |(_, value)| *value),
+        ranks: u32::try_from(count).unwrap_or(u32::MAX),
+        median,
         highest: highest.map_or(0, |(_, value)| value),
-        highest_rank: highest.map(|(rank, _)| rank),
+        highest_rank: highest.map(|(rank, _)| rank).or(values.zero_rank),
     }
 }
 
 /// Of all pairs of values, the part in which the chosen one is higher, less the part in which it is
 /// lower (Cliff's delta). 0 where a group has no value.
 pub(super) fn separation_permille(chosen: &Values, baseline: &Values) -> i32 {
-    let mut others: Vec<u64> = baseline.iter().map(|(_, value)| *value).collect();
+    let mut others: Vec<u64> = baseline.above.iter().map(|(_, value)| *value).collect();
     others.sort_unstable();
     let ahead = |value: u64| {
-        let lower = others.partition_point(|other| *other < value);
+        let lower = others.partition_point(|other| *other < value) + baseline.zeros;
         let not_higher = others.partition_point(|other| *other <= value);
-        lower as i64 - (others.len() - not_higher) as i64
+        lower as i128 - (others.len() - not_higher) as i128
     };
-    let sum: i64 = chosen.iter().map(|(_, value)| ahead(*value)).sum();
-    let pairs = (chosen.len() * others.len()).max(1) as i64;
-    i32::try_from(sum.saturating_mul(1000) / pairs).unwrap_or(0)
+    let above: i128 = chosen.above.iter().map(|(_, value)| ahead(*value)).sum();
+    let sum = above - chosen.zeros as i128 * others.len() as i128;
+    let pairs = (chosen.len() as i128 * baseline.len() as i128).max(1);
+    i32::try_from(sum * 1000 / pairs).unwrap_or(0)
 }
 
 /// A part of a whole, which is no smaller; 0 of nothing.
@@ -127,8 +154,11 @@ pub(super) fn by_line(group: &[Member]) -> ByLine<'_> {
 impl ByLine<'_> {
     /// The bytes by a line of each counted rank; a rank without the line holds nothing by it.
     pub(super) fn values(&self, id: LineId) -> Values {
+        let mut values = Values::default();
         let held = self.held.get(&id);
-        let bytes = |rank: &u32| held.and_then(|held| held.get(rank)).copied().unwrap_or(0);
-        self.counted.iter().map(|rank| (*rank, bytes(rank))).collect()
+        held.into_iter().flatten().for_each(|(rank, bytes)| values.add(*rank, *bytes));
+        values.zeros += self.counted.len() - held.map_or(0, BTreeMap::len);
+        values.zero_rank = values.zero_rank.or(self.counted.first().copied());
+        values
     }
 }

@@ -6,8 +6,8 @@
 //! apart (its separation), and how much it explains; the list begins with what explains most. A
 //! trait explains as much as it separates. An account explains its separation times the part by
 //! which its levels differ; a line its separation times its part of the difference in allocated
-//! bytes. Levels differ by their medians, or by their highest values where these differ more: one
-//! rank of many moves no median.
+//! bytes. Levels of chosen and other ranks differ by their medians. Those of two runs differ by their
+//! highest values where these differ more: one rank of many moves no median, and ends a run.
 //!
 //! This file does not read stores and takes no decision about incidents. Whether a difference
 //! between two runs is too large is in [`allowance`].
@@ -52,6 +52,15 @@ crate::tape::names! {
     }
 }
 
+/// What the groups are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// Chosen ranks of a run, and its other ranks.
+    Ranks,
+    /// Two runs.
+    Runs,
+}
+
 /// One fact of two groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
@@ -78,34 +87,46 @@ pub struct Difference {
 /// What sets two groups apart, the differences that explain most first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// All accounts that both groups have, and of lines and traits those that differ, at most
+    /// All accounts that both groups have, and the lines and the traits that differ: of each at most
     /// [`DIFFERENCES_MAX`].
     pub listed: Vec<Difference>,
-    /// Lines and traits that differ and are not in the list.
-    pub left_out: u32,
+    /// Lines that differ and are not in the list: none of them differs by more bytes than one that is.
+    pub lines_left_out: u32,
+    /// Traits that differ and are not in the list: those that explain least.
+    pub traits_left_out: u32,
 }
 
 /// Compares the chosen ranks with the others. Lines are compared where both groups have censuses.
-pub fn differences(chosen: &[Member], baseline: &[Member]) -> Differences {
-    let accounts = accounts(chosen, baseline);
-    let mut others = lines(chosen, baseline, &accounts);
-    others.extend(traits(chosen, baseline));
-    others.retain(|of| of.explains_permille > 0 || of.apart() > 0);
-    others.sort_by_key(order);
-    let left_out = others.len().saturating_sub(DIFFERENCES_MAX);
-    others.truncate(DIFFERENCES_MAX);
-    let mut listed = accounts;
-    listed.extend(others);
+pub fn differences(of: Groups, chosen: &[Member], baseline: &[Member]) -> Differences {
+    let accounts = accounts(of, chosen, baseline);
+    let mut lines = lines(of, chosen, baseline, &accounts);
+    lines.sort_by_key(|line| (Reverse(line.apart(of)), order(line)));
+    let lines_left_out = cut(of, &mut lines);
+    let mut traits = traits(chosen, baseline);
+    traits.sort_by_key(order);
+    let traits_left_out = cut(of, &mut traits);
+    let mut listed = [accounts, lines, traits].concat();
     listed.sort_by_key(order);
-    Differences { listed, left_out: u32::try_from(left_out).unwrap_or(u32::MAX) }
+    Differences { listed, lines_left_out, traits_left_out }
+}
+
+/// Leaves out what does not differ, and the last ones beyond the limit; returns the number of those.
+fn cut(of: Groups, differences: &mut Vec<Difference>) -> u32 {
+    differences.retain(|row| row.explains_permille > 0 || row.apart(of) > 0);
+    let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);
+    differences.truncate(DIFFERENCES_MAX);
+    u32::try_from(left_out).unwrap_or(u32::MAX)
 }
 
 impl Difference {
     /// How far the levels are apart.
-    fn apart(&self) -> u64 {
+    fn apart(&self, of: Groups) -> u64 {
         let Self { chosen, baseline, .. } = self;
         let medians = chosen.median.abs_diff(baseline.median);
-        medians.max(chosen.highest.abs_diff(baseline.highest))
+        match of {
+            Groups::Ranks => medians,
+            Groups::Runs => medians.max(chosen.highest.abs_diff(baseline.highest)),
+        }
     }
 
     /// With what it explains: its separation times this part.
@@ -116,11 +137,11 @@ impl Difference {
 }
 
 fn order(of: &Difference) -> impl Ord + use<> {
-    (Reverse(of.explains_permille), of.kind, Reverse(of.apart()))
+    (Reverse(of.explains_permille), of.kind, Reverse(of.apart(Groups::Runs)))
 }
 
 /// The accounts that both groups have.
-fn accounts(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
+fn accounts(of: Groups, chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
     let known = |group: &[Member]| -> Vec<Account> {
         group.iter().flat_map(|member| member.values.keys().copied()).collect()
     };
@@ -128,12 +149,15 @@ fn accounts(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
     all.sort_unstable();
     all.dedup();
     let values = |group: &[Member], account: Account| -> Values {
-        let value = |member: &Member| Some((member.rank, *member.values.get(&account)?));
-        group.iter().filter_map(value).collect()
+        let mut values = Values::default();
+        for member in group {
+            member.values.get(&account).into_iter().for_each(|of| values.add(member.rank, *of));
+        }
+        values
     };
     let row = |account: Account| {
         let (chosen, baseline) = (values(chosen, account), values(baseline, account));
-        if baseline.is_empty() {
+        if baseline.len() == 0 {
             return None;
         }
         let row = Difference {
@@ -142,20 +166,25 @@ fn accounts(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
             unit: account.unit(),
             ..of_values(chosen, baseline)
         };
-        let part = part_permille(row.apart(), row.chosen.highest.max(row.baseline.highest));
+        let part = part_permille(row.apart(of), row.chosen.highest.max(row.baseline.highest));
         Some(row.explaining(part))
     };
     all.into_iter().filter_map(row).collect()
 }
 
 /// The lines that a rank of the groups holds memory by.
-fn lines(chosen: &[Member], baseline: &[Member], accounts: &[Difference]) -> Vec<Difference> {
+fn lines(
+    of: Groups,
+    chosen: &[Member],
+    baseline: &[Member],
+    accounts: &[Difference],
+) -> Vec<Difference> {
     let has_census = |group: &[Member]| group.iter().any(|of| !of.censuses.is_empty());
     if !has_census(chosen) || !has_census(baseline) {
         return Vec::new();
     }
-    let allocated = accounts.iter().find(|of| of.name == Account::Allocated.as_str());
-    let apart = allocated.map_or(0, Difference::apart);
+    let allocated = accounts.iter().find(|row| row.name == Account::Allocated.as_str());
+    let apart = allocated.map_or(0, |row| row.apart(of));
     let (chosen, baseline) = (groups::by_line(chosen), groups::by_line(baseline));
     let frames: BTreeMap<LineId, &[Frame]> =
         baseline.frames.iter().chain(&chosen.frames).map(|(id, of)| (*id, *of)).collect();
@@ -167,7 +196,7 @@ fn lines(chosen: &[Member], baseline: &[Member], accounts: &[Difference]) -> Vec
             ..of_values(chosen.values(id), baseline.values(id))
         };
         // Without a difference in all bytes, one line replaces another.
-        let part = part_permille(row.apart(), apart.max(row.apart()));
+        let part = part_permille(row.apart(of), apart.max(row.apart(of)));
         row.explaining(part)
     };
     frames.into_iter().map(row).collect()
@@ -182,7 +211,7 @@ fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
             for (of, value) in &member.traits {
                 let values = kinds.entry(*of).or_default().entry(value).or_default();
                 if let Some(values) = values.get_mut(group) {
-                    values.push((member.rank, 1));
+                    values.add(member.rank, 1);
                 }
             }
         }

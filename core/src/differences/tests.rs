@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::allowance::{About, Allowance, Most};
-use super::{Difference, Differences, Kind, Level, Member, Trait, differences};
+use super::{Difference, Differences, Groups, Kind, Level, Member, Trait, differences};
 use crate::account::Account;
 use crate::census::{Census, LineCensus, LineId};
 use crate::limits::DIFFERENCES_MAX;
@@ -49,7 +49,7 @@ fn a_line_that_keeps_memory_on_one_node_is_first_and_the_node_beside_it() {
         _ => member(rank, 110 * MIB, &[(36, 10 * MIB), (7, 100 * MIB)], &node("b")),
     };
     let (chosen, others): (Vec<_>, Vec<_>) = (0..6).map(all).partition(|member| member.rank < 2);
-    let found = differences(&chosen, &others);
+    let found = differences(Groups::Ranks, &chosen, &others);
     assert_eq!(
         shown(&found),
         [
@@ -69,7 +69,7 @@ fn a_line_that_keeps_memory_on_one_node_is_first_and_the_node_beside_it() {
     };
     assert_eq!(line.chosen, level(300 * MIB, 2, 0));
     assert_eq!(line.baseline, level(10 * MIB, 4, 2));
-    assert_eq!(found.left_out, 0);
+    assert_eq!((found.lines_left_out, found.traits_left_out), (0, 0));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
         member(rank, MIB, &[], &[(Trait::Node, name)])
     };
     let (chosen, others): (Vec<_>, Vec<_>) = (0..4).map(of).partition(|member| member.rank == 2);
-    let found = shown(&differences(&chosen, &others));
+    let found = shown(&differences(Groups::Ranks, &chosen, &others));
     assert!(found.iter().all(|(kind, ..)| *kind == Kind::Account), "{found:?}");
 }
 
@@ -88,7 +88,7 @@ fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
 fn lines_of_a_group_that_is_not_counted_are_not_compared() {
     let counted = member(0, 5 * MIB, &[(1, MIB)], &[]);
     let uncounted = Member { censuses: Vec::new(), ..member(1, MIB, &[], &[]) };
-    let found = shown(&differences(&[counted], &[uncounted]));
+    let found = shown(&differences(Groups::Runs, &[counted], &[uncounted]));
     assert!(found.iter().all(|(kind, ..)| *kind == Kind::Account), "{found:?}");
 }
 
@@ -96,9 +96,9 @@ fn lines_of_a_group_that_is_not_counted_are_not_compared() {
 fn an_account_that_a_group_lacks_is_not_compared() {
     let mut other = member(1, MIB, &[], &[]);
     other.values.remove(&Account::StepTime);
-    let found = shown(&differences(&[member(0, MIB, &[], &[])], &[other]));
+    let found = shown(&differences(Groups::Runs, &[member(0, MIB, &[], &[])], &[other]));
     assert_eq!(found, [(Kind::Account, "allocated".to_string(), 0, 0)]);
-    assert_eq!(differences(&[], &[]), Differences::default());
+    assert_eq!(differences(Groups::Runs, &[], &[]), Differences::default());
 }
 
 #[test]
@@ -135,16 +135,41 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     prop::collection::vec(of, 0..8)
 }
 
+#[test]
+fn a_rank_like_most_others_is_not_set_apart_by_the_one_that_leaks() {
+    let of = |rank: u32| member(rank, MIB, &[(36, u64::from(rank == 2) * MIB)], &[]);
+    let (chosen, others): (Vec<_>, Vec<_>) = (0..4).map(of).partition(|member| member.rank == 3);
+    let found = differences(Groups::Ranks, &chosen, &others);
+    assert!(found.listed.iter().all(|row| row.explains_permille == 0), "{found:?}");
+    assert!(found.listed.iter().all(|row| row.kind == Kind::Account), "{found:?}");
+}
+
+#[test]
+fn many_traits_leave_room_for_the_line_that_grew_most() {
+    let node = |rank: u32| (0..64).map(move |of| (Trait::Node, (rank, of)));
+    let of = |rank: u32, grown: u64| {
+        let mut member = member(rank, MIB, &[(36, 1 + grown), (7, MIB)], &[]);
+        member.traits = node(rank % 2).map(|(of, name)| (of, alloc::format!("{name:?}"))).collect();
+        member
+    };
+    let run: Vec<Member> = (0..8).map(|rank| of(2 * rank, u64::from(rank == 3) * MIB)).collect();
+    let earlier: Vec<Member> = (0..8).map(|rank| of(2 * rank + 1, 0)).collect();
+    let found = differences(Groups::Runs, &run, &earlier);
+    assert_eq!((found.lines_left_out, found.traits_left_out), (0, 64));
+    let grown = found.listed.iter().find(|row| row.kind == Kind::Line).expect("the line");
+    assert_eq!((grown.chosen.highest, grown.chosen.highest_rank), (MIB + 1, Some(6)));
+}
+
 proptest! {
     /// Exchanged groups have the same differences with the other sign; parts are parts; the list
     /// is in order and bounded.
     #[test]
     fn groups_can_be_exchanged(chosen in members(), others in members()) {
-        let found = differences(&chosen, &others);
-        let exchanged = differences(&others, &chosen);
+        let found = differences(Groups::Ranks, &chosen, &others);
+        let exchanged = differences(Groups::Ranks, &others, &chosen);
         let sum = |of: &Differences| {
             let separations = of.listed.iter().map(|row| i64::from(row.separation_permille));
-            (of.listed.len(), of.left_out, separations.sum::<i64>())
+            (of.listed.len(), of.lines_left_out + of.traits_left_out, separations.sum::<i64>())
         };
         let (rows, left_out, separations) = sum(&found);
         prop_assert_eq!((rows, left_out), (sum(&exchanged).0, sum(&exchanged).1));
@@ -156,8 +181,13 @@ proptest! {
         prop_assert!(explained.iter().all(|part| *part <= 1000));
         let is_part = |row: &Difference| (-1000..=1000).contains(&row.separation_permille);
         prop_assert!(found.listed.iter().all(is_part));
-        let listed = found.listed.iter().filter(|row| row.kind != Kind::Account).count();
-        prop_assert!(listed <= DIFFERENCES_MAX);
-        prop_assert!(left_out == 0 || listed == DIFFERENCES_MAX);
+        let count = |is_it: fn(Kind) -> bool| {
+            found.listed.iter().filter(|row| is_it(row.kind)).count()
+        };
+        let lines = count(|kind| kind == Kind::Line);
+        let traits = count(|kind| !matches!(kind, Kind::Line | Kind::Account));
+        prop_assert!(found.lines_left_out == 0 || lines == DIFFERENCES_MAX);
+        prop_assert!(found.traits_left_out == 0 || traits == DIFFERENCES_MAX);
+        prop_assert!(lines.max(traits) <= DIFFERENCES_MAX);
     }
 }

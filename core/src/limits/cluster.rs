@@ -553,13 +553,17 @@ limits! {
         "columns have more steps",
         "`steps_per_column`";
     AREA_RECORDS_MAX: u64 = 128 << 20, Count, "coordinator",
-        "Step records that are read for an area",
+        "Step records that are read for an area, or for each run of a comparison",
         "the oldest records are left out",
         "`is_cut` of the answer";
     DIFFERENCES_MAX: usize = 64, Count, "coordinator",
-        "Lines and traits in a comparison of two groups of ranks",
-        "those that explain least are left out",
-        "`left_out` of the answer";
+        "Lines, and traits, in a comparison of two groups of ranks",
+        "the lines that differ by the fewest bytes and the traits that explain least are left out",
+        "`lines_left_out` and `traits_left_out` of the answer";
+    DIFFERENCES_RANKS_MAX: usize = 32_768, Count, "coordinator",
+        "Ranks of such a comparison, of both groups together",
+        "the comparison is refused",
+        "the answer";
     STEPS_WAITING_MAX: u64 = 2 << 20, Count, "coordinator",
         "Step records in memory that wait to be packed, as while the disk cannot be written",
         "a report of a node, or an owner on it, that has more than stays free is refused",

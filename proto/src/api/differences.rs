@@ -38,10 +38,13 @@ pub struct Differences {
     pub chosen: Group,
     /// What they are compared with: ranks of the same attempt, or of another run.
     pub baseline: Group,
-    /// Those that explain most first: each account that both have, and at most 64 lines and traits.
+    /// Those that explain most first: each account that both have, and at most 64 lines and 64 traits
+    /// that differ.
     pub differences: Vec<Difference>,
-    /// Lines and traits that are not in the list.
-    pub left_out: u32,
+    /// Lines that differ and are not in the list: none of them differs by more bytes than one that is.
+    pub lines_left_out: u32,
+    /// Traits that differ and are not in the list: those that explain least.
+    pub traits_left_out: u32,
 }
 
 /// Ranks that are compared.
@@ -87,8 +90,9 @@ pub struct Difference {
     /// more, less the part in which it has less: from -1,000 to 1,000.
     pub separation_permille: i32,
     /// How much it explains, from 0 to 1,000: of a trait the separation; of an account the
-    /// separation times the part by which the medians differ; of a line the separation times its
-    /// part of the difference in allocated bytes.
+    /// separation times the part by which its levels differ, by their medians or by their highest
+    /// values where these differ more; of a line the separation times its part of the difference in
+    /// allocated bytes.
     pub explains_permille: u32,
 }
 

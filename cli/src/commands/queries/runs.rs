@@ -4,7 +4,8 @@
 use std::str::FromStr;
 
 use anyhow::bail;
-use memtape_core::account::Unit;
+use memtape_core::account::{Account, Unit};
+use memtape_core::differences::Kind;
 use memtape_core::differences::allowance::{About, Allowance, Most};
 use memtape_core::settings::{byte_count, duration};
 use memtape_proto::api::{Difference, Differences};
@@ -83,13 +84,18 @@ fn limit(text: &str) -> Result<Allowance, String> {
     let usage = "it must be an account or `line`, =, and a percentage or a size: peak=5%";
     let (what, most) = text.split_once('=').ok_or(usage)?;
     let of = About::from_str(what).map_err(|_| {
-        format!("{what:?} is no account: take peak, reserved, allocated, step_time, … or line")
+        let accounts: Vec<&str> = Account::all().map(Account::as_str).collect();
+        format!("{what:?} is no account: take line, {}", accounts.join(", "))
     })?;
     let most = match most.strip_suffix('%') {
         Some(percent) => {
             let part: f64 = percent.parse().map_err(|_| usage)?;
-            let permille = (0.0..=1e6).contains(&part).then(|| (part * 10.0).round() as u64);
-            Most::Permille(permille.ok_or(usage)?)
+            let permille = part * 10.0;
+            let is_exact = (permille - permille.round()).abs() < 1e-6;
+            if !(0.0..=1e6).contains(&part) || !is_exact {
+                return Err("a percentage has one decimal at most: peak=0.5%".to_string());
+            }
+            Most::Permille(permille.round() as u64)
         }
         None => Most::Amount(amount(of, most)?),
     };
@@ -117,11 +123,20 @@ fn check(found: &Differences, limits: &[Allowance]) -> anyhow::Result<()> {
     for limit in limits {
         let mut about = found.differences.iter().filter(|of| is_about(limit, of)).peekable();
         if let (About::Account(account), None) = (limit.of, about.peek()) {
-            bail!("{} cannot be checked: it is not known of both runs", account.as_str());
+            bail!(
+                "{} cannot be checked: no value of it is known in these steps of both runs",
+                account.as_str()
+            );
         }
-        let has_lines = found.chosen.counted_ranks > 0 && found.baseline.counted_ranks > 0;
-        if limit.of == About::Line && !has_lines {
-            bail!("lines cannot be checked: they are not known of both runs");
+        if limit.of == About::Line {
+            check_lines(found, limit.most)?;
+        }
+        if let Some(run) = [&found.chosen, &found.baseline].into_iter().find(|run| run.is_cut) {
+            bail!(
+                "{}, attempt {}: its older steps were left out: give --from",
+                run.job,
+                run.attempt
+            );
         }
         let exceeded = about.filter(|of| limit.is_exceeded(&of.chosen, &of.baseline));
         lines.extend(exceeded.map(|of| exceeded_line(of, limit.most)));
@@ -130,6 +145,30 @@ fn check(found: &Differences, limits: &[Allowance]) -> anyhow::Result<()> {
         [] => Ok(()),
         _ => Err(Exceeded(lines).into()),
     }
+}
+
+/// Fails when a line that exceeds a limit may not be in the list.
+fn check_lines(found: &Differences, most: Most) -> anyhow::Result<()> {
+    if found.chosen.counted_ranks == 0 || found.baseline.counted_ranks == 0 {
+        bail!("lines cannot be checked: they are not known of both runs");
+    }
+    let lines = found.differences.iter().filter(|of| of.kind.known() == Some(Kind::Line));
+    let apart = |of: &Difference| {
+        let (run, baseline) = (&of.chosen, &of.baseline);
+        run.highest.abs_diff(baseline.highest).max(run.median.abs_diff(baseline.median))
+    };
+    let is_covered = match most {
+        Most::Amount(amount) => lines.map(apart).min().is_some_and(|least| least <= amount),
+        Most::Permille(_) => false,
+    };
+    if found.lines_left_out > 0 && !is_covered {
+        bail!(
+            "lines cannot be checked: {} more differ than are listed; an amount of bytes such as \
+             line=64MiB can be checked where the listed ones differ by less",
+            found.lines_left_out
+        );
+    }
+    Ok(())
 }
 
 fn is_about(limit: &Allowance, of: &Difference) -> bool {
@@ -180,8 +219,7 @@ pub(crate) fn names<'a>(
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::account::Account;
-    use memtape_core::differences::{Kind, Level};
+    use memtape_core::differences::Level;
     use memtape_proto::api::Group;
 
     use super::*;
@@ -211,7 +249,9 @@ mod tests {
             allowance(About::Account(Account::StepTime), Most::Amount(5_000_000))
         );
         assert_eq!(limit("line=64MiB"), allowance(About::Line, Most::Amount(64 << 20)));
-        for wrong in ["peak", "peak=", "peak=-5%", "peek=5%", "peak=5.x%", "line=many"] {
+        for wrong in
+            ["peak", "peak=", "peak=-5%", "peek=5%", "peak=5.x%", "line=many", "peak=0.04%"]
+        {
             assert!(limit(wrong).is_err(), "{wrong}");
         }
     }
@@ -226,7 +266,7 @@ mod tests {
                 row(Kind::Account, "peak", 2100 << 20, 2000 << 20),
                 row(Kind::Line, "", 64 << 20, 0),
             ],
-            left_out: 0,
+            ..Differences::default()
         };
         let checked = |text: &str| {
             let allowance = limit(text).expect("a limit");
@@ -241,8 +281,16 @@ mod tests {
         assert!(checked("line=1MiB").unwrap_err().starts_with("(no stack): 64 MiB on rank 1 in B"));
         assert_eq!(
             checked("reserved=5%").unwrap_err(),
-            "reserved cannot be checked: it is not known of both runs"
+            "reserved cannot be checked: no value of it is known in these steps of both runs"
         );
+        let more = Differences { lines_left_out: 9, ..found.clone() };
+        let of = |text: &str| check(&more, &[limit(text).expect("a limit")]);
+        assert!(of("line=64MiB").is_ok(), "those left out differ by less");
+        assert!(of("line=63MiB").is_err());
+        assert!(of("line=500%").unwrap_err().to_string().starts_with("lines cannot be checked"));
+        let cut = Group { is_cut: true, ..found.chosen.clone() };
+        let cut = Differences { chosen: cut, ..found.clone() };
+        assert!(check(&cut, &[limit("peak=5%").expect("a limit")]).is_err());
         let uncounted = Differences { differences: Vec::new(), ..Differences::default() };
         assert!(check(&uncounted, &[limit("line=5%").expect("a limit")]).is_err());
     }
