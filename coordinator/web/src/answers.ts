@@ -1,5 +1,5 @@
 // The answers that the views show: each path is asked for once, whoever shows it, and again while
-// somebody does: when the coordinator says that something of it has changed, else every few seconds.
+// a view shows it: when the coordinator says that something of it has changed, else every few seconds.
 // A view is drawn again only where the text of an answer changed.
 //
 // Answers are kept for a while after the last view of them has gone, so that Back shows at once what
@@ -12,8 +12,10 @@ import { getMarked, NotAnswerable, NotFound, NotSignedIn, report, type Marked } 
 import { Live } from './live';
 
 const EVERY_MS = 2000;
-/** What no change is told of, such as a time, is asked for again after this time. */
+/** What changes with time alone, such as a silent rank, is asked for again after this time. */
 const UNCHANGED_MS = 15_000;
+/** What reports alone change. */
+const OF_REPORTS = /^jobs\/[^/]+\/(area|differences|lines|series)\b/;
 const KEPT_MAX = 256;
 const PARALLEL_MAX = 6;
 
@@ -113,7 +115,8 @@ function ask(path: string, of: Known) {
 function isFresh(path: string, { everyMs, askedMs }: Known): boolean {
   const ageMs = Date.now() - askedMs;
   if (everyMs === 0 || ageMs < everyMs) return true;
-  return live.isOn && ageMs < UNCHANGED_MS && !live.hasChanged(path, askedMs);
+  if (!live.isOn || live.hasChanged(path, askedMs)) return false;
+  return ageMs < UNCHANGED_MS || OF_REPORTS.test(path);
 }
 
 function run() {
@@ -128,6 +131,8 @@ function run() {
 
 async function answered(path: string, of: Known) {
   const { puts } = of;
+  // What changes from here on may not be in the answer.
+  of.askedMs = Date.now();
   try {
     const found = await getMarked(path, of.last);
     // An answer that was asked for before a change may be from before it.
@@ -147,7 +152,6 @@ async function answered(path: string, of: Known) {
     const isAnswer = problem instanceof NotFound || problem instanceof NotAnswerable;
     freshness.value = { at: freshness.value.at, error: isAnswer ? '' : problem.message };
   }
-  of.askedMs = Date.now();
   of.isAsking = false;
 }
 
@@ -172,6 +176,9 @@ export function restart() {
   for (const [path, of] of known) {
     if (of.users === 0) known.delete(path);
     of.last = null;
+    // An answer on its way is the other person's.
+    of.puts += 1;
+    of.askedMs = 0;
     of.answer.value = { data: null, error: null };
     if (of.users > 0) ask(path, of);
   }

@@ -22,7 +22,7 @@ const chosen = signal(report ? '' : (sessionStorage.getItem(NAME) ?? ''));
 if (!report) {
   effect(() => {
     const here = address.value.query.get(NAME) ?? '';
-    if (here) keep(here);
+    if (here) keep(parsed(here) ? here : '');
     else if (chosen.peek() && VIEWS.includes(address.value.view)) arrange({ [NAME]: chosen.peek() });
   });
 }
@@ -39,9 +39,9 @@ export function baselineIn(): Baseline | null {
 }
 
 export function parsed(text: string): Baseline | null {
-  if (text.startsWith('cap-')) return { kind: 'capture', id: text };
   const found = /^(.+)#(\d{1,9})$/s.exec(text);
-  return found ? { kind: 'run', job: found[1], attempt: Number(found[2]) } : null;
+  if (found) return { kind: 'run', job: found[1], attempt: Number(found[2]) };
+  return text.startsWith('cap-') ? { kind: 'capture', id: text } : null;
 }
 
 /** As it stands in the address, and as `memtape diff --run` takes a run. */

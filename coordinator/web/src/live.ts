@@ -11,7 +11,7 @@ const AGAIN_MS = 5000;
 
 /** What is known to have changed, and when. */
 export class Live {
-  /** Whether every change is told. */
+  /** Whether every change is reported. */
   isOn = false;
   #allMs = 0;
   #jobsMs = new Map<string, number>();

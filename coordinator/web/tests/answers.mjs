@@ -66,7 +66,8 @@ export function differences(name, [first, last], baseline) {
       row({ kind: 'account', name: 'peak', chosen: level(chosen, 3 * GIB, 4 * GIB, LEAKING), baseline: level(5, 2 * GIB, 2 * GIB, 0), explains_permille: 500 }),
       row({ kind: 'account', name: 'step_time', unit: 'nanoseconds', chosen: level(chosen, 12e6, 13e6, first), baseline: level(5, 12e6, 12e6, 0), separation_permille: 0, explains_permille: 0 }),
     ],
-    left_out: 3,
+    lines_left_out: 3,
+    traits_left_out: 0,
   };
 }
 

@@ -193,7 +193,7 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(await rows.nth(1).innerText(), /97 %\s+line\s+.*accumulate_predictions\.py:123.*900 MiB.*1 MiB/s);
     assert.match(await rows.nth(2).innerText(), /setting\s+expandable_segments:True\s+3 ranks\s+0 ranks/);
     assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
-    assert.match(await section.innerText(), /3 lines and traits that explain less are not shown/);
+    assert.match(await section.innerText(), /not shown: 3 lines with smaller differences/);
     const asked = made.requests.find(path => path.endsWith('/differences'));
     assert.ok(asked, 'the coordinator is asked');
   });

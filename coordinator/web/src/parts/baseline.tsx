@@ -1,7 +1,7 @@
 // The pill that says what the views are compared with, and removes it.
 
 import { link } from '../address';
-import { baselineIn, setBaseline, wordsOf, type Baseline } from '../baseline';
+import { baselineIn, setBaseline, textOf, wordsOf, type Baseline } from '../baseline';
 
 const pathOf = (of: Baseline): string =>
   of.kind === 'run' ? link('job', of.job, { attempt: of.attempt }) : link('capture', of.id);
@@ -22,6 +22,8 @@ export function BaselinePill() {
 
 /** Takes what is in view as the baseline. */
 export function SetBaseline({ of }: { of: Baseline }) {
+  const known = baselineIn();
+  if (known && textOf(known) === textOf(of)) return null;
   return (
     <button type="button" title="key b" aria-keyshortcuts="b" onClick={() => setBaseline(of)}>
       Use as baseline

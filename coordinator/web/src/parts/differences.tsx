@@ -87,8 +87,9 @@ function groupWords(name: string, of: Group, unit: string): string {
 function Notes({ of }: { of: Differences }) {
   const isUncounted = of.chosen.counted_ranks === 0 || of.baseline.counted_ranks === 0;
   const notes = [
-    of.left_out ? `${plural(of.left_out, 'line or trait', 'lines and traits')} that explain less are not shown` : '',
-    isUncounted ? 'lines are not compared: no rank of a group was counted' : '',
+    of.lines_left_out ? `not shown: ${plural(of.lines_left_out, 'line')} with smaller differences` : '',
+    of.traits_left_out ? `not shown: ${plural(of.traits_left_out, 'property', 'properties')} with smaller parts` : '',
+    isUncounted ? 'lines are not compared: no rank of a group was counted' : 'lines are those of the newest count of each rank',
   ].filter(Boolean);
   return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
 }

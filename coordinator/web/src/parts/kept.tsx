@@ -150,9 +150,10 @@ const isCompared = (of: Kept): boolean => of.baseline !== null || of.peers.lengt
 const othersOf = ({ baseline, peers }: Kept): string =>
   baseline === null ? `median of ${plural(peers.length, 'peer')}` : `the same rank in ${baseline}`;
 
-function command({ capture: id, rank }: Kept, steps: Span | null): string {
+function command({ capture: id, rank, baseline }: Kept, steps: Span | null): string {
   const range = steps ? ['--from', steps.from, '--to', steps.to] : [];
-  return memtape('lines', id, '--rank', rank, ...range);
+  const beside = baseline === null ? [] : ['--baseline', baseline];
+  return memtape('lines', id, '--rank', rank, ...range, ...beside);
 }
 
 /** What one answer leaves out, and which peers were not compared. */

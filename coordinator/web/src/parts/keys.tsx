@@ -85,7 +85,7 @@ async function goToCapture(which: 'before' | 'after') {
     const here = captures.filter(of => isHere(paths.capture(of.id)));
     const next = besides(here, capture)[which];
     // Meanwhile one may have gone elsewhere.
-    if (next && location.href === href) location.hash = link('capture', next.id);
+    if (next && location.href === href) location.hash = link('capture', next.id, { rank: numberIn('rank') });
   } catch {
     // The view itself says what the coordinator does not know or refuses.
   }

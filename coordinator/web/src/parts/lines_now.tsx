@@ -9,12 +9,12 @@ import { Table } from './table';
 
 const EVERY_MS = 5000;
 
-export function LinesNow({ job, attempt, rank, unit }: { job: string; attempt: number; rank: number | null; unit: string }) {
+export function LinesNow({ job, attempt, rank, unit, isOver }: { job: string; attempt: number; rank: number | null; unit: string; isOver: boolean }) {
   const { data } = useAnswer<Lines>(paths.lines(job, attempt, rank), EVERY_MS);
   if (!data) return null;
   const most = (line: Line) => line.holders[0];
   return (
-    <Section title={rank === null ? 'Lines that hold memory now' : `Lines that hold memory of rank ${rank} now`}>
+    <Section title={`Lines that hold memory${rank === null ? '' : ` of rank ${rank}`} ${isOver ? 'at the last count' : 'now'}`}>
       {data.missing ? <Soft>{data.missing}</Soft> : null}
       <Table
         name="lines"

@@ -49,7 +49,7 @@ export function CaptureView({ id }: { id: string }) {
         {isClosed ? <MemoryOf capture={capture} first={resting[0]?.rank ?? null} unit={unit} /> : null}
       </div>
       <div class="capture-rest">
-        <Section title="Incidents that rest on it">
+        <Section title="Incidents that use this capture">
           {resting.map(of => (
             <IncidentCard key={of.id} incident={of} rank={null} />
           ))}
@@ -70,7 +70,9 @@ function MemoryOf({ capture, first, unit }: { capture: Capture; first: number | 
   if (rank === null) return null;
   const choose = (event: Event) =>
     look({ rank: (event.currentTarget as HTMLSelectElement).value, device: null, segment: null, block: null });
-  const steps = upTo(numberIn('at'), stepsIn());
+  const last = capture.step ?? Infinity;
+  const at = numberIn('at');
+  const steps = upTo(at === null ? null : Math.min(at, last), stepsIn());
   return (
     <>
       <p class="pills">
@@ -109,12 +111,12 @@ function Besides({ before, after }: { before: Capture | null; after: Capture | n
   return (
     <>
       {before ? (
-        <a href={link('capture', before.id)} rel="prev" title="key [" aria-keyshortcuts="[">
+        <a href={link('capture', before.id, { rank: numberIn('rank') })} rel="prev" title="key [" aria-keyshortcuts="[">
           ← capture before
         </a>
       ) : null}
       {after ? (
-        <a href={link('capture', after.id)} rel="next" title="key ]" aria-keyshortcuts="]">
+        <a href={link('capture', after.id, { rank: numberIn('rank') })} rel="next" title="key ]" aria-keyshortcuts="]">
           capture after →
         </a>
       ) : null}

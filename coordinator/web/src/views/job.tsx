@@ -58,7 +58,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
   const { job, attempt } = ranks;
   const open = incidents.filter(found => found.state === 'open');
   const closed = [...incidents.filter(found => found.state !== 'open'), ...earlier];
-  const selected = numberIn('rank') ?? open[0]?.rank ?? ranks.ranks[0]?.rank ?? null;
+  const selected = numberIn('rank') ?? open[0]?.rank ?? incidents[0]?.rank ?? ranks.ranks[0]?.rank ?? null;
   const isTurns = ranks.ranks.length > 0 && ranks.ranks.every(row => row.clock === 'turns');
   const unit = unitOf({ clock: isTurns ? 'turns' : 'steps' });
   const steps = stepsIn();
@@ -73,14 +73,14 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
           {`attempt ${attempt}, ${plural(ranks.count, 'rank')}, ${whole(ranks.alive)} alive`}
         </span>
         <Attempts job={job} attempt={attempt} />
-        {report ? null : <AskForCapture job={job} />}
+        {report || ranks.alive === 0 ? null : <AskForCapture job={job} />}
         {report ? null : <SetBaseline of={{ kind: 'run', job, attempt }} />}
       </p>
       {open.map(incident => (
         <IncidentCard incident={incident} rank={rankIn(ranks, incident.rank)} />
       ))}
       <AreaPart ranks={ranks} incidents={incidents} captures={captures} selected={selected} unit={unit} />
-      {chosen && !report ? (
+      {chosen && !report && !(chosen.from === 0 && chosen.to >= ranks.count - 1) ? (
         <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
       ) : null}
       {baseline ? (
@@ -104,7 +104,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
       <Section title="Where the bytes are">
         <BudgetChart ranks={firstOf(ranks.ranks, selected)} />
       </Section>
-      <LinesNow job={job} attempt={attempt} rank={numberIn('rank')} unit={unit} />
+      <LinesNow job={job} attempt={attempt} rank={numberIn('rank')} unit={unit} isOver={ranks.alive === 0} />
       <Section title="Ranks">
         {ranks.count > ranks.ranks.length ? (
           <Soft>{`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} whose memory grows fastest`}</Soft>
