@@ -10,13 +10,13 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 18_191, 1_760),
-    ("coordinator", 27_022, 12_779),
-    ("core", 34_777, 12_773),
+    ("cli", 18_256, 1_760),
+    ("coordinator", 27_048, 12_829),
+    ("core", 34_848, 12_803),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_707, 0),
-    ("proto", 3_724, 965),
+    ("proto", 3_728, 965),
     ("recorder", 7_890, 145),
     ("store", 12_442, 5_031),
     ("tape", 10_849, 2_666),
