@@ -252,5 +252,8 @@ export function events({ incidents, captures, ranks, actions }: History): Event[
   for (const { verdict, verdict_wall_ns: at, proof } of actions) {
     if (isKnown(at)) found.push({ wall_ns: at, step: null, symbol: '∴', text: `verdict: ${verdict}: ${proof}` });
   }
-  return found.sort((a, b) => b.wall_ns - a.wall_ns);
+  // What has no time stands after all that happened up to its step.
+  const upTo = (step: number) => found.filter(of => of.wall_ns && of.step !== null && of.step <= step);
+  const times = new Map(found.map(of => [of, of.wall_ns || Math.max(0, ...upTo(of.step ?? 0).map(known => known.wall_ns))]));
+  return found.sort((a, b) => times.get(b)! - times.get(a)! || Number(a.wall_ns > 0) - Number(b.wall_ns > 0));
 }

@@ -180,6 +180,16 @@ test('events are in the order of time, newest first', () => {
   assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks');
 });
 
+test('an end without a time stands after all that happened up to its step', () => {
+  const captures = [captureOf('j', { id: 'cap-early', requested_wall_ns: 30, step: 150 }), captureOf('j', { id: 'cap-late', requested_wall_ns: 90, step: 400 })];
+  const ranks = [rankOf(2, { end: 'exited', step_wall_ns: 0, step: 300 })];
+  const events = words.events({ incidents: [], captures, ranks, actions: [] });
+  assert.deepEqual(
+    events.map(event => event.step),
+    [400, 300, 150],
+  );
+});
+
 test('what people did and verdicts stand among the events of an incident, and a note is apart', () => {
   const entries = [entry(30, 'olga', 'acknowledged'), entry(10, 'piet', 'noted', { text: 'one\ntwo' })];
   const [opened, done, verdict] = [entry(40), entry(20), entry(15)].map(of => of.wall_ns);

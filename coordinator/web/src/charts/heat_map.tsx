@@ -48,8 +48,8 @@ interface Cell {
 }
 
 const GROUNDS: Record<Ground, string> = {
-  peers: 'than the median rank',
-  growth: 'than at the left end',
+  peers: 'against the median rank',
+  growth: 'since the left end',
   level: '',
 };
 
