@@ -87,8 +87,8 @@ impl Asking {
         sending::reserve(&self.api, &self.unsent, Size::Large(bytes)).await
     }
 
-    /// Reserves what a stream takes, and keeps it until the stream ends: its questions reserve nothing
-    /// more.
+    /// Reserves what a stream takes, and keeps it until the stream ends: its questions reserve
+    /// nothing more.
     ///
     /// # Errors
     /// It is not free for long, or the coordinator is stopping.

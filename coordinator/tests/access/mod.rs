@@ -2,6 +2,7 @@
 //!
 //! The clients' TLS is that of other libraries than the coordinator's own.
 
+mod streams;
 mod threads;
 
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use memtape_tls::authority::{Party, issue, make};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
@@ -176,24 +177,6 @@ impl Client {
     }
 }
 
-/// A stream of changes names the jobs that its caller sees, and no other.
-async fn check_changes(cluster: &Cluster, other: &mut Agent) {
-    let stream = |name: &str| {
-        let user = cluster.user(name);
-        async move { user.http.get(format!("{}/changes", user.base)).send().await.unwrap() }
-    };
-    let (mut alices, mut admins) = (stream("alice").await, stream("admin").await);
-    for events in [&mut alices, &mut admins] {
-        events.chunk().await.unwrap().expect("the first event");
-    }
-    other.train(&OTHER, 9..=16).await;
-    other.settle().await;
-    let named = admins.chunk().await.unwrap().expect("an event");
-    assert!(String::from_utf8_lossy(&named).contains("bobs-secret"), "{named:?}");
-    let quiet = timeout(Duration::from_secs(2), alices.chunk()).await;
-    assert!(quiet.is_err(), "{quiet:?}");
-}
-
 /// Announces a job of this user, and trains a little.
 async fn train(agent: &mut Agent, job: &Job, uid: u32) {
     for rank in 0..job.ranks {
@@ -314,10 +297,7 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
     assert_eq!(alice.get("/jobs/alices-job/ranks").await.0, 200);
     assert_eq!(alice.get("/jobs/alices-job/series?rank=0").await.0, 200);
-    // Nor beside a job of her own.
-    let beside = "/jobs/alices-job/differences?baseline_job=bobs-secret";
-    assert_eq!((alice.get(beside).await.0, admin.get(beside).await.0), (404, 200));
-    check_changes(&cluster, &mut other).await;
+    streams::check(&cluster, &mut other).await;
     // A viewer asks for no capture; an operator does, of the same jobs.
     assert_eq!(alice.post("/jobs/alices-job/captures", &json!({})).await.0, 403);
     assert_eq!(olga.post("/jobs/alices-job/captures", &json!({})).await.0, 202);
