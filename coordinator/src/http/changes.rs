@@ -18,7 +18,7 @@ use axum::response::sse::{Event, KeepAlive, KeepAliveStream, Sse};
 use memtape_core::limits::CHANGES_SECONDS_MAX;
 use memtape_proto::api::Changes;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::http::asking::Asking;
@@ -61,7 +61,7 @@ async fn changes(
 async fn send(asking: Asking, mut known: Marks, last: Option<u64>, sender: mpsc::Sender<Sent>) {
     let is_whole = asking.api.members.shards() <= 1;
     let end = Instant::now() + Duration::from_secs(CHANGES_SECONDS_MAX);
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval_at(Instant::now() + EVERY, EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first event comes at once: everything may have changed, unless the client has all of it.
     let mut jobs = Some(Vec::new());

@@ -62,11 +62,19 @@ async fn every_answer_has_its_memory_before_it_is_made_and_until_it_is_sent() {
         // The list of paths and the document are not the caller's.
         if bytes > 16 << 10 && !path.ends_with("openapi.json") {
             assert!((bytes..=bytes + 1024).contains(&held), "{path}: {held} of {bytes} bytes");
-            large.push(path);
+            large.push(path.clone());
         } else {
             assert!(held <= 1 << 20, "{path}: {held} bytes for {bytes}");
         }
-        read(answer).await;
+        if path.ends_with("changes") {
+            // It does not end by itself.
+            drop(answer);
+            while api.quotas.answers.bytes() > 0 {
+                tokio::task::yield_now().await;
+            }
+        } else {
+            read(answer).await;
+        }
         assert_eq!(api.quotas.answers.bytes(), 0);
     }
     assert!(asked > 10 && large.len() >= 2, "{asked}, {large:?}");
