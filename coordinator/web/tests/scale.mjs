@@ -3,13 +3,11 @@
 //
 //     memtape-store-bench history FOLDER 16384 4096
 //     memtape coordinator --data-dir FOLDER --listen 127.0.0.1:7771
-//     node tests/scale.mjs http://127.0.0.1:7771 PID [SNAPSHOT VIEWER]
+//     node tests/scale.mjs http://127.0.0.1:7771 PID
 //
-// PID is that of the coordinator. SNAPSHOT is a snapshot of PyTorch, and VIEWER its MemoryViz.js: the
-// time in which that shows one rank is measured, too. It is no test: machines differ.
+// PID is that of the coordinator. It is no test: machines differ.
 
 import { readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 
 import { launch } from './browser.mjs';
 
@@ -17,7 +15,7 @@ const VIEWERS = 50;
 const WATCHED_MS = 20_000;
 const JOB = '#/job/history@0';
 
-const [address, pid, snapshot, viewer] = process.argv.slice(2);
+const [address, pid] = process.argv.slice(2);
 const pause = ms => new Promise(done => setTimeout(done, ms));
 
 /** Seconds of CPU that a process has used. */
@@ -82,35 +80,7 @@ async function ofViewers() {
   return { viewers: VIEWERS, cores_with_streams: streams, cores_with_polling: polling };
 }
 
-/** PyTorch's viewer with the snapshot of one rank. */
-async function ofViewer(browser) {
-  const script = readFileSync(viewer);
-  const pickle = readFileSync(snapshot).toString('base64');
-  const html = `<!doctype html><body><script type="module">
-    import { add_local_files } from './MemoryViz.js';
-    window.begun = performance.now();
-    add_local_files([{ name: 'snapshot.pickle', base64: '${pickle}' }], 'Active Memory Timeline');
-  </script></body>`;
-  const server = createServer((request, response) => {
-    const isScript = request.url.endsWith('.js');
-    response.writeHead(200, { 'content-type': isScript ? 'text/javascript' : 'text/html' }).end(isScript ? script : html);
-  });
-  await new Promise(done => server.listen(0, '127.0.0.1', done));
-  const page = await browser.newPage();
-  const begun = performance.now();
-  await page.goto(`http://127.0.0.1:${server.address().port}/`);
-  await page.locator('svg path, svg polygon, svg rect').first().waitFor({ timeout: 300_000 });
-  const ms = Math.round(performance.now() - begun);
-  const session = await page.context().newCDPSession(page);
-  await session.send('HeapProfiler.collectGarbage');
-  const { usedSize } = await session.send('Runtime.getHeapUsage');
-  await page.close();
-  server.close();
-  return { ms, snapshot_bytes: readFileSync(snapshot).length, tab_heap_bytes: usedSize };
-}
-
 const browser = await launch();
 const figures = { page: await ofPage(browser), ...(await ofViewers()) };
-if (viewer) figures.memory_viz = await ofViewer(browser).catch(error => String(error));
 await browser.close();
 console.log(JSON.stringify(figures, null, 2));
