@@ -6,8 +6,8 @@
 //! apart (its separation), and how much it explains; the list begins with what explains most. A
 //! trait explains as much as it separates. An account explains its separation times the part by
 //! which its levels differ; a line its separation times its part of the difference in allocated
-//! bytes. Levels of chosen and other ranks differ by their medians. Those of two runs differ by their
-//! highest values where these differ more: one rank of many moves no median, and ends a run.
+//! bytes. Levels of chosen and other ranks differ by their medians. Those of two runs differ by
+//! their highest values where these differ more: one rank of many moves no median, and ends a run.
 //!
 //! This file does not read stores and takes no decision about incidents. Whether a difference
 //! between two runs is too large is in [`allowance`].
@@ -87,10 +87,11 @@ pub struct Difference {
 /// What sets two groups apart, the differences that explain most first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// All accounts that both groups have, and the lines and the traits that differ: of each at most
-    /// [`DIFFERENCES_MAX`].
+    /// All accounts that both groups have, and the lines and the traits that differ: of each at
+    /// most [`DIFFERENCES_MAX`].
     pub listed: Vec<Difference>,
-    /// Lines that differ and are not in the list: none of them differs by more bytes than one that is.
+    /// Lines that differ and are not in the list: none of them differs by more bytes than one that
+    /// is.
     pub lines_left_out: u32,
     /// Traits that differ and are not in the list: those that explain least.
     pub traits_left_out: u32,
@@ -110,7 +111,8 @@ pub fn differences(of: Groups, chosen: &[Member], baseline: &[Member]) -> Differ
     Differences { listed, lines_left_out, traits_left_out }
 }
 
-/// Leaves out what does not differ, and the last ones beyond the limit; returns the number of those.
+/// Leaves out what does not differ, and the last ones beyond the limit; returns the number of
+/// those.
 fn cut(of: Groups, differences: &mut Vec<Difference>) -> u32 {
     differences.retain(|row| row.explains_permille > 0 || row.apart(of) > 0);
     let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);

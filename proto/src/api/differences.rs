@@ -38,10 +38,11 @@ pub struct Differences {
     pub chosen: Group,
     /// What they are compared with: ranks of the same attempt, or of another run.
     pub baseline: Group,
-    /// Those that explain most first: each account that both have, and at most 64 lines and 64 traits
-    /// that differ.
+    /// Those that explain most first: each account that both have, and at most 64 lines and 64
+    /// traits that differ.
     pub differences: Vec<Difference>,
-    /// Lines that differ and are not in the list: none of them differs by more bytes than one that is.
+    /// Lines that differ and are not in the list: none of them differs by more bytes than one that
+    /// is.
     pub lines_left_out: u32,
     /// Traits that differ and are not in the list: those that explain least.
     pub traits_left_out: u32,
