@@ -10,9 +10,9 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 18_256, 1_760),
-    ("coordinator", 27_048, 12_848),
-    ("core", 34_850, 12_803),
+    ("cli", 18_241, 1_760),
+    ("coordinator", 27_045, 12_848),
+    ("core", 34_829, 12_802),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_707, 0),

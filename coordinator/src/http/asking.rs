@@ -93,7 +93,7 @@ impl Asking {
     /// # Errors
     /// It is not free for long, or the coordinator is stopping.
     pub(crate) async fn reserve_stream(&self, bytes: u64) -> Result<(), Problem> {
-        sending::reserve(&self.api, &self.unsent, Size::Stream(bytes)).await
+        sending::reserve(&self.api, &self.unsent, Size::Made(bytes)).await
     }
 
     /// Does work on the answer that blocks, on one of few threads. The request and its

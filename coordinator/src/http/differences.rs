@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::Json;
 use memtape_core::account::{Account, Overall, Source, Value, Values};
 use memtape_core::census::Census;
-use memtape_core::differences::{Groups, Member, Trait, differences};
+use memtape_core::differences::{Groups, Kind, Member, differences};
 use memtape_core::hints::Config;
 use memtape_core::limits::{AREA_RECORDS_MAX, DIFFERENCES_RANKS_MAX};
 use memtape_proto::api::{Differences, DifferencesQuery, Group};
@@ -200,12 +200,11 @@ impl Wanted {
     }
 }
 
-/// An attempt, and what is known of those of its ranks that are read.
+/// An attempt, and the facts of the ranks to compare.
 struct Run {
     key: RunKey,
     members: Vec<Member>,
-    /// The series of each rank that has accounts of devices, and the one that has those of the
-    /// host.
+    /// The series of each rank: for accounts of devices, and for accounts of the host.
     device_keys: Vec<SeriesKey>,
     host_keys: Vec<SeriesKey>,
     /// The steps that are wanted.
@@ -320,21 +319,21 @@ impl Run {
     }
 }
 
-/// What is known of a rank, without its figures.
+/// The facts of a rank, without its figures.
 fn member(rank: &Rank) -> Member {
     let record = &rank.record;
     let allocator = record.allocator.as_deref().unwrap_or_default();
     // Hints are set in the environment, too.
     let settings = Config::parse(allocator).settings().into_iter();
-    let mut traits: Vec<_> = settings.map(|setting| (Trait::Setting, setting)).collect();
-    traits.push((Trait::Node, record.node.clone()));
-    traits.push((Trait::LocalRank, record.local_rank.to_string()));
+    let mut traits: Vec<_> = settings.map(|setting| (Kind::Setting, setting)).collect();
+    traits.push((Kind::Node, record.node.clone()));
+    traits.push((Kind::LocalRank, record.local_rank.to_string()));
     if !record.role.is_empty() {
-        traits.push((Trait::Role, record.role.clone()));
+        traits.push((Kind::Role, record.role.clone()));
     }
     let device_bytes = rank.totals.iter().map(|totals| totals.device_bytes).max();
     if let Some(bytes) = device_bytes.filter(|&bytes| bytes > 0) {
-        traits.push((Trait::DeviceSize, bytes.to_string()));
+        traits.push((Kind::DeviceSize, bytes.to_string()));
     }
     Member {
         rank: record.rank,

@@ -46,10 +46,8 @@ pub(crate) enum Size {
     Value,
     /// An answer of about this many bytes, one of few of its caller.
     Large(u64),
-    /// The bytes of an answer that is made.
+    /// The bytes of an answer that is made, or what a stream keeps while it lasts.
     Made(u64),
-    /// What a stream keeps while it lasts.
-    Stream(u64),
 }
 
 /// Reserves the memory of an answer; what it has already reserved counts.
@@ -63,7 +61,7 @@ pub(crate) async fn reserve(api: &Api, unsent: &Unsent, size: Size) -> Result<()
         Size::Value => VALUE_BYTES,
         Size::Made(bytes) if bytes <= SMALL_ANSWER_BYTES && !unsent.is_reserved() => return Ok(()),
         Size::Large(bytes) => bytes.max(SMALL_ANSWER_BYTES),
-        Size::Made(bytes) | Size::Stream(bytes) => bytes,
+        Size::Made(bytes) => bytes,
     };
     let is_large = matches!(size, Size::Large(_));
     let reserving = api.quotas.reserve_answer(caller, bytes, is_large, unsent.take());

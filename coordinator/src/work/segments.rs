@@ -19,8 +19,8 @@ pub(crate) enum NotMapped {
     NoDevice,
 }
 
-/// The segments of a device in the snapshot with this hash; without a device those of the one that
-/// holds most. The fields about the capture are empty.
+/// The segments of a device in the snapshot with this hash; without a device, those of the fullest
+/// device. The fields about the capture are empty.
 ///
 /// # Errors
 /// The snapshot cannot be read, or has no such device.

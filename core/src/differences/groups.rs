@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Kind;
+use super::{Groups, Kind};
 use crate::account::Account;
 use crate::census::{Census, LineId};
 use crate::snapshot::Frame;
@@ -17,37 +17,10 @@ pub struct Member {
     pub rank: u32,
     /// Its value of each account over the steps that are compared.
     pub values: BTreeMap<Account, u64>,
-    /// Its traits.
-    pub traits: Vec<(Trait, String)>,
+    /// Its traits, each with its kind.
+    pub traits: Vec<(Kind, String)>,
     /// The censuses of its devices; none where the rank is not counted.
     pub censuses: Vec<Census>,
-}
-
-/// A property that a rank shares with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trait {
-    /// A setting of PyTorch's allocator, as `key:value`.
-    Setting,
-    /// The role in the job's parallelism.
-    Role,
-    /// The size of the device.
-    DeviceSize,
-    /// The rank within its node.
-    LocalRank,
-    /// The node.
-    Node,
-}
-
-impl Trait {
-    pub(super) fn kind(self) -> Kind {
-        match self {
-            Self::Setting => Kind::Setting,
-            Self::Role => Kind::Role,
-            Self::DeviceSize => Kind::DeviceSize,
-            Self::LocalRank => Kind::LocalRank,
-            Self::Node => Kind::Node,
-        }
-    }
 }
 
 /// The values of the ranks of a group that have one. Most ranks hold nothing by most lines: values
@@ -89,6 +62,17 @@ pub struct Level {
     pub highest: u64,
     /// The rank with the highest value; null for a trait, and where no rank has a value.
     pub highest_rank: Option<u32>,
+}
+
+impl Level {
+    /// How far this level and that of the other group are apart.
+    pub fn apart(&self, other: &Self, of: Groups) -> u64 {
+        let medians = self.median.abs_diff(other.median);
+        match of {
+            Groups::Ranks => medians,
+            Groups::Runs => medians.max(self.highest.abs_diff(other.highest)),
+        }
+    }
 }
 
 pub(super) fn level(mut values: Values) -> Level {

@@ -28,7 +28,7 @@ use crate::limits::DIFFERENCES_MAX;
 use crate::snapshot::Frame;
 use groups::{Values, level, part_permille, separation_permille};
 
-pub use groups::{Level, Member, Trait};
+pub use groups::{Level, Member};
 
 crate::tape::names! {
     /// What sets the groups apart.
@@ -123,12 +123,7 @@ fn cut(of: Groups, differences: &mut Vec<Difference>) -> u32 {
 impl Difference {
     /// How far the levels are apart.
     fn apart(&self, of: Groups) -> u64 {
-        let Self { chosen, baseline, .. } = self;
-        let medians = chosen.median.abs_diff(baseline.median);
-        match of {
-            Groups::Ranks => medians,
-            Groups::Runs => medians.max(chosen.highest.abs_diff(baseline.highest)),
-        }
+        self.chosen.apart(&self.baseline, of)
     }
 
     /// With what it explains: its separation times this part.
@@ -207,7 +202,7 @@ fn lines(
 /// The traits that tell the ranks of one group from those of the other. A kind of trait that has
 /// another value on each rank says no more than the number of the rank and is left out.
 fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
-    let mut kinds: BTreeMap<Trait, BTreeMap<&str, [Values; 2]>> = BTreeMap::new();
+    let mut kinds: BTreeMap<Kind, BTreeMap<&str, [Values; 2]>> = BTreeMap::new();
     for (group, members) in [chosen, baseline].into_iter().enumerate() {
         for member in members {
             for (of, value) in &member.traits {
@@ -225,7 +220,7 @@ fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
     let part = |of: &Values, group: &[Member]| {
         i32::try_from(part_permille(of.len() as u64, group.len() as u64)).unwrap_or(0)
     };
-    let row = |of: Trait, (value, sides): (&str, [Values; 2])| {
+    let row = |of: Kind, (value, sides): (&str, [Values; 2])| {
         let [with, without] = &sides;
         let separation = part(with, chosen) - part(without, baseline);
         let with = |values: &Values| Level {
@@ -233,7 +228,7 @@ fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
             ..Level::default()
         };
         Difference {
-            kind: of.kind(),
+            kind: of,
             name: value.to_string(),
             unit: Unit::Ranks,
             chosen: with(&sides[0]),

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::allowance::{About, Allowance, Most};
-use super::{Difference, Differences, Groups, Kind, Level, Member, Trait, differences};
+use super::{Difference, Differences, Groups, Kind, Level, Member, differences};
 use crate::account::Account;
 use crate::census::{Census, LineCensus, LineId};
 use crate::limits::DIFFERENCES_MAX;
@@ -22,7 +22,7 @@ fn line(number: u32, bytes: u64) -> (LineId, LineCensus) {
     (LineId(u64::from(number)), LineCensus { frames: vec![frame], cohorts })
 }
 
-fn member(rank: u32, bytes: u64, lines: &[(u32, u64)], traits: &[(Trait, &str)]) -> Member {
+fn member(rank: u32, bytes: u64, lines: &[(u32, u64)], traits: &[(Kind, &str)]) -> Member {
     let lines = lines.iter().map(|(number, bytes)| line(*number, *bytes)).collect();
     Member {
         rank,
@@ -43,7 +43,7 @@ fn shown(found: &Differences) -> Vec<(Kind, String, i32, u32)> {
 
 #[test]
 fn a_line_that_keeps_memory_on_one_node_is_first_and_the_node_beside_it() {
-    let node = |name| [(Trait::Node, name), (Trait::Role, "dp")];
+    let node = |name| [(Kind::Node, name), (Kind::Role, "dp")];
     let all = |rank: u32| match rank {
         0 | 1 => member(rank, 400 * MIB, &[(36, 300 * MIB), (7, 100 * MIB)], &node("a")),
         _ => member(rank, 110 * MIB, &[(36, 10 * MIB), (7, 100 * MIB)], &node("b")),
@@ -77,7 +77,7 @@ fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
     let names = ["a", "b", "c", "d"];
     let of = |rank: u32| {
         let name = names.get(rank as usize).copied().unwrap_or_default();
-        member(rank, MIB, &[], &[(Trait::Node, name)])
+        member(rank, MIB, &[], &[(Kind::Node, name)])
     };
     let (chosen, others): (Vec<_>, Vec<_>) = (0..4).map(of).partition(|member| member.rank == 2);
     let found = shown(&differences(Groups::Ranks, &chosen, &others));
@@ -124,9 +124,8 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     let traits = prop::collection::vec((0_usize..5, 0_usize..3), 0..5);
     let of =
         (0_u32..64, 0_u64..u64::MAX, lines, traits).prop_map(|(rank, bytes, lines, traits)| {
-            let kinds =
-                [Trait::Setting, Trait::Role, Trait::DeviceSize, Trait::LocalRank, Trait::Node];
-            let traits: Vec<(Trait, &str)> = traits
+            let kinds = [Kind::Setting, Kind::Role, Kind::DeviceSize, Kind::LocalRank, Kind::Node];
+            let traits: Vec<(Kind, &str)> = traits
                 .into_iter()
                 .filter_map(|(of, value)| Some((*kinds.get(of)?, *["x", "y", "z"].get(value)?)))
                 .collect();
@@ -146,7 +145,7 @@ fn a_rank_like_most_others_is_not_set_apart_by_the_one_that_leaks() {
 
 #[test]
 fn many_traits_leave_room_for_the_line_that_grew_most() {
-    let node = |rank: u32| (0..64).map(move |of| (Trait::Node, (rank, of)));
+    let node = |rank: u32| (0..64).map(move |of| (Kind::Node, (rank, of)));
     let of = |rank: u32, grown: u64| {
         let mut member = member(rank, MIB, &[(36, 1 + grown), (7, MIB)], &[]);
         member.traits = node(rank % 2).map(|(of, name)| (of, alloc::format!("{name:?}"))).collect();

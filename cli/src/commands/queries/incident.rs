@@ -42,7 +42,7 @@ pub(crate) struct IncidentArgs {
     pub(crate) note: Option<String>,
 }
 
-/// Asks for it, and prints what is known then.
+/// Changes the thread of the incident, and prints the new state.
 /// Fails when the coordinator does not answer, does not know the incident or refuses.
 pub(crate) fn run(args: &IncidentArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::bail;
 use memtape_core::account::{Account, Unit};
-use memtape_core::differences::Kind;
 use memtape_core::differences::allowance::{About, Allowance, Most};
+use memtape_core::differences::{Groups, Kind};
 use memtape_core::settings::{byte_count, duration};
 use memtape_proto::api::{Difference, Differences};
 
@@ -143,7 +143,7 @@ fn check(found: &Differences, limits: &[Allowance]) -> anyhow::Result<()> {
     }
     match lines.as_slice() {
         [] => Ok(()),
-        _ => Err(Exceeded(lines).into()),
+        lines => bail!(lines.join("; ")),
     }
 }
 
@@ -153,10 +153,7 @@ fn check_lines(found: &Differences, most: Most) -> anyhow::Result<()> {
         bail!("lines cannot be checked: they are not known of both runs");
     }
     let lines = found.differences.iter().filter(|of| of.kind.known() == Some(Kind::Line));
-    let apart = |of: &Difference| {
-        let (run, baseline) = (&of.chosen, &of.baseline);
-        run.highest.abs_diff(baseline.highest).max(run.median.abs_diff(baseline.median))
-    };
+    let apart = |of: &Difference| of.chosen.apart(&of.baseline, Groups::Runs);
     let is_covered = match most {
         Most::Amount(amount) => lines.map(apart).min().is_some_and(|least| least <= amount),
         Most::Permille(_) => false,
@@ -190,18 +187,6 @@ fn exceeded_line(of: &Difference, most: Most) -> String {
         rank(of.baseline.highest_rank),
     )
 }
-
-/// Limits that are exceeded, one line each.
-#[derive(Debug)]
-struct Exceeded(Vec<String>);
-
-impl std::fmt::Display for Exceeded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0.join("; "))
-    }
-}
-
-impl std::error::Error for Exceeded {}
 
 /// The two names of the command line.
 ///
