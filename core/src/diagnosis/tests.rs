@@ -135,7 +135,7 @@ fn a_leak_is_named_with_and_without_an_earlier_state() {
         assert!(diagnosis.explained_ppm > 990_000, "{diagnosis:?}");
         assert_eq!(
             diagnosis.sentence,
-            "rank 2 keeps 1.5 MiB more each step since step 120, allocated at train.py:36 in \
+            "rank 2 keeps 1.5 MiB more each step since step 121, allocated at train.py:36 in \
              train_step; its 3 peers are flat; out of memory in about 4,100 steps"
         );
     }
@@ -146,11 +146,25 @@ fn a_leak_is_named_with_and_without_an_earlier_state() {
         [
             "blocks from train.py:36 in train_step grew by 384 MiB from step 120 to step 376",
             "the same stacks grew by 0 B on the median of 3 peers",
-            "its 256 live blocks were allocated in 256 distinct steps, 120 to 375",
+            "its 256 live blocks were allocated in 256 distinct steps, 121 to 376",
             "this line explains 100 % of the growth",
         ]
     );
     assert_eq!(diagnosis.against, Vec::<String>::new());
+}
+
+/// The detector dates a growth to within some steps; the blocks that are kept, to the step.
+#[test]
+fn a_leak_begins_with_the_step_of_its_first_block() {
+    let (suspect, peers) = with_leak(200, 3 * MIB / 2);
+    for (detected, expected) in [(112, 121), (121, 121), (130, 121), (10, 10), (300, 300)] {
+        let seen = Growth { onset_step: detected, last_step: 376, ..growth(2) };
+        let diagnosis = diagnosed(&seen, &suspect, &peers);
+        let onset = diagnosis.seen.map(|seen| seen.onset_step);
+        assert_eq!(onset, Some(expected), "detected at {detected}: {}", diagnosis.sentence);
+        let since = format!("since step {expected}");
+        assert!(diagnosis.sentence.contains(&since), "{}", diagnosis.sentence);
+    }
 }
 
 #[test]
@@ -195,7 +209,7 @@ fn what_peers_keep_too_is_not_the_culprit() {
     let all = Growth { scope: Scope::AllRanks, ..growth(2) };
     let diagnosis = diagnosed(&all, &suspect, &peers);
     assert_eq!(diagnosis.culprit.expect("named").line, 5);
-    assert!(diagnosis.sentence.starts_with("most ranks keep more each step since step 120"));
+    assert!(diagnosis.sentence.starts_with("most ranks keep more each step since step 121"));
 }
 
 #[test]

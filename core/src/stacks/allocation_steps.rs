@@ -33,7 +33,12 @@ impl AllocationSteps {
 
     /// The step in which a block was allocated.
     pub fn step_of(block: &Block) -> u64 {
-        block.birth_step.saturating_add(1)
+        Self::step_after(block.birth_step)
+    }
+
+    /// The step in which memory was allocated that has this birth step.
+    pub fn step_after(birth_step: u64) -> u64 {
+        birth_step.saturating_add(1)
     }
 
     /// The last step that a state can have blocks of: the step of the state, or the step under way

@@ -1,6 +1,6 @@
 //! The diagnosis in words and figures, from the case and the class that was chosen.
 
-use crate::detector::{Layer, Scope};
+use crate::detector::{Growth, Layer, Scope};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -23,6 +23,7 @@ use crate::diagnosis::words::{amount, bytes, count, location, percent};
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::origin::Origin;
 use crate::snapshot::{Frame, OutsideUse};
+use crate::stacks::AllocationSteps;
 
 pub(crate) fn report(
     case: &Case<'_>,
@@ -46,6 +47,9 @@ pub(crate) fn report(
     let (grown, explained) = explained(case, class, blame.culprit);
     let remedy = (class.judge().remedy)(case, lines);
     let parts = parts(case, lines, class);
+    let onset_step = blame.culprit.and_then(|line| case.onset_step(line));
+    let onset_step = onset_step.unwrap_or(case.growth.onset_step);
+    let growth = Growth { onset_step, ..*case.growth };
     Diagnosis {
         class,
         layer: case.growth.layer,
@@ -69,12 +73,12 @@ pub(crate) fn report(
             Some(1..) => Some(0),
             _ => case.growth.steps_to_oom,
         },
-        age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
+        age_steps: growth.last_step.saturating_sub(onset_step),
         stands_out: case.growth.scope == Scope::OneRank && case.growth.peers > 0,
         peers_compared: case.peers,
-        sentence: parts.sentence(case.growth, true),
+        sentence: parts.sentence(&growth, true),
         parts: Some(parts),
-        seen: Some(*case.growth),
+        seen: Some(growth),
         alternatives,
     }
 }
@@ -264,7 +268,8 @@ fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
 }
 
 fn births(case: &Case<'_>, line: &Line<'_>) -> Option<String> {
-    let (first, last) = (line.births.first()?, line.births.last()?);
+    let [first, last] =
+        [line.births.first()?, line.births.last()?].map(AllocationSteps::step_after);
     let generations = line.births.count();
     let blocks = count(line.blocks);
     // Steps of a trace alone have no numbers.

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use crate::diagnosis::constants::{
     BUCKETS_MAX, GENERATIONS_MIN, LATER_HALF_PPM_MIN, OCCASIONS_MIN, PASSING_STEPS,
 };
+use crate::stacks::AllocationSteps;
 
 /// What is alive of one birth step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,18 +28,18 @@ pub(crate) struct Born {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Births(BTreeMap<u64, Born>);
 
-/// A span of birth steps and what is alive of it.
+/// A span of steps, numbered as [`AllocationSteps`] does, and what is alive of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bucket {
-    /// First birth step of the span.
+    /// First step of the span.
     pub first_step: u64,
-    /// Last birth step of the span.
+    /// Last step of the span.
     pub last_step: u64,
-    /// Live bytes born in it.
+    /// Live bytes that were allocated in it.
     pub bytes: u64,
-    /// Live blocks born in it.
+    /// Live blocks that were allocated in it.
     pub blocks: u64,
 }
 
@@ -201,10 +202,12 @@ impl Births {
         let (first, last) = (self.first().unwrap_or(0), self.last().unwrap_or(0));
         let width = (last - first) / BUCKETS_MAX as u64 + 1;
         for (&birth, born) in &self.0 {
-            let first_step = first + (birth - first) / width * width;
+            let first_birth = first + (birth - first) / width * width;
+            let first_step = AllocationSteps::step_after(first_birth);
             let is_new = buckets.last().is_none_or(|bucket| bucket.first_step != first_step);
             if is_new {
-                let last_step = first_step.saturating_add(width - 1).min(last);
+                let last_birth = first_birth.saturating_add(width - 1).min(last);
+                let last_step = AllocationSteps::step_after(last_birth);
                 buckets.push(Bucket { first_step, last_step, ..Bucket::default() });
             }
             if let Some(bucket) = buckets.last_mut() {

@@ -29,6 +29,7 @@ use crate::diagnosis::evidence::past::replay::Replay;
 use crate::diagnosis::words::plural;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
+use crate::stacks::AllocationSteps;
 
 /// The snapshots in figures.
 pub(crate) struct Case<'a> {
@@ -347,6 +348,19 @@ impl<'a> Case<'a> {
             _ if self.is_replaced(line) => AgeProfile::Replaced,
             course => course,
         }
+    }
+
+    /// The step in which a line began to keep memory, where its blocks show it: the detector has
+    /// dated it from levels or cohorts, to within some steps.
+    pub(crate) fn onset_step(&self, line: &Line<'_>) -> Option<u64> {
+        let is_numbered = self.context.trace.is_none() && self.layer.is_in_blocks();
+        let keeps = self.age_profile(line) == AgeProfile::Steady;
+        let detected = self.growth.onset_step;
+        let slack = detected.saturating_sub(self.born_since);
+        // A block from before the slack shows that the growth is older than it was dated.
+        let (first, _) = line.births.since(self.born_since.saturating_sub(slack)).next()?;
+        let is_near = first.abs_diff(detected) <= slack;
+        (is_numbered && keeps && is_near).then(|| AllocationSteps::step_after(first))
     }
 
     /// Are more blocks of a line there than ever, of many steps, though the oldest went? A queue
