@@ -25,6 +25,7 @@ use crate::inventory::Loss;
 use crate::last_errors::Written;
 use crate::records::{SeriesKey, Source, StepRecord};
 use crate::recovery::{format, format::Whose, opening, opening::Recovery};
+use crate::steps::block::Columns;
 use crate::steps::newest::{NewestRows, newest};
 use crate::steps::packer::{self, Found, Reader, StepLimits};
 use crate::steps::segments;
@@ -348,13 +349,19 @@ impl Store {
 
     /// Hands over the records of these series of one attempt, which are in order, until `take`
     /// wants no more, in few and large reads: the newest time first, each part in the order in
-    /// which it was reported. Some come twice. Blocks.
+    /// which it was reported. Some come twice. Numbers in other columns than these may be 0.
+    /// Blocks.
     ///
     /// # Errors
     /// The disk could not be read, or those of `take`.
-    pub fn newest_first(&self, keys: &[SeriesKey], take: &mut Take<'_>) -> Result<()> {
+    pub fn newest_first(
+        &self,
+        keys: &[SeriesKey],
+        columns: &Columns,
+        take: &mut Take<'_>,
+    ) -> Result<()> {
         let from = (&self.shared.reader, &self.shared.open);
-        newest_first(from, keys, take).map(|_| ())
+        newest_first(from, keys, columns, take).map(|_| ())
     }
 
     /// Hands over the records of these series of one attempt, until `take` wants no more, each

@@ -230,7 +230,7 @@ impl Picture {
         client: &Client,
     ) -> memtape_store::Result<()> {
         let mut values = vec![Values::new(account); keys.len()];
-        store.newest_first(keys, &mut |key, records: &[StepRecord]| {
+        store.newest_first(keys, &account.columns(), &mut |key, records: &[StepRecord]| {
             if let Ok(rank) = keys.binary_search(&key)
                 && let Some(values) = values.get_mut(rank)
             {

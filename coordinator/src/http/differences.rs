@@ -4,6 +4,7 @@
 //! The step records of each run are read once, and of each rank only one figure for each account
 //! is kept. What counts as a difference is core's decision ([`memtape_core::differences`]).
 
+use std::array;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -275,22 +276,29 @@ impl Run {
     /// # Errors
     /// The store cannot be read.
     fn add_records(&mut self, store: &Store, client: &Client) -> memtape_store::Result<()> {
-        let accounts = Account::all().filter(|account| account.source() == Source::StepRecords);
+        let accounts: Vec<Account> =
+            Account::all().filter(|account| account.source() == Source::StepRecords).collect();
+        let columns = accounts.iter().map(|account| account.columns());
+        let columns = columns.reduce(|one, other| array::from_fn(|at| one[at] || other[at]));
         let new = |account| (account, vec![Values::new(account); self.device_keys.len()]);
-        let mut values: Vec<(Account, Vec<Values>)> = accounts.map(new).collect();
+        let mut values: Vec<(Account, Vec<Values>)> = accounts.into_iter().map(new).collect();
         let keys = self.device_keys.clone();
         let mut records_left = AREA_RECORDS_MAX;
-        store.newest_first(&keys, &mut |key, records: &[StepRecord]| {
-            if let Ok(rank) = keys.binary_search(&key) {
-                for (account, values) in &mut values {
-                    if let Some(values) = values.get_mut(rank) {
-                        values.take(records, &mut |of| self.add(*account, rank, of));
+        store.newest_first(
+            &keys,
+            &columns.unwrap_or_default(),
+            &mut |key, records: &[StepRecord]| {
+                if let Ok(rank) = keys.binary_search(&key) {
+                    for (account, values) in &mut values {
+                        if let Some(values) = values.get_mut(rank) {
+                            values.take(records, &mut |of| self.add(*account, rank, of));
+                        }
                     }
                 }
-            }
-            records_left = records_left.saturating_sub(records.len() as u64);
-            Ok(if records_left == 0 { ControlFlow::Break(()) } else { client.waits() })
-        })?;
+                records_left = records_left.saturating_sub(records.len() as u64);
+                Ok(if records_left == 0 { ControlFlow::Break(()) } else { client.waits() })
+            },
+        )?;
         self.is_cut = records_left == 0;
         for (account, values) in values {
             for (rank, mut values) in values.into_iter().enumerate() {

@@ -4,6 +4,8 @@
 
 mod durations;
 
+use alloc::vec::Vec;
+
 use strum::VariantArray as _;
 
 use crate::tape::StepRecord;
@@ -123,6 +125,24 @@ impl Account {
         }
     }
 
+    /// Which numbers of a record its values depend on: those that change them.
+    pub fn columns(self) -> [bool; StepRecord::NUMBERS] {
+        let before = StepRecord { first_step: 1, last_step: 1, ..StepRecord::default() };
+        let record = StepRecord { first_step: 2, last_step: 4, ..before };
+        let values_with = |record: StepRecord| {
+            let (mut values, mut all) = (Values::new(self), Vec::new());
+            values.take(&[before, record], &mut |of| all.push(of));
+            values.end(&mut |of| all.push(of));
+            all
+        };
+        let values = values_with(record);
+        core::array::from_fn(|number| {
+            let mut numbers = record.to_numbers();
+            numbers[number] += 1 << 20;
+            values_with(StepRecord::from_numbers(numbers)) != values
+        })
+    }
+
     /// The value of neighbouring steps of one rank, by two of their values: the lower of the
     /// per-step minimum, of everything else the higher.
     pub fn of_both(self, one: u64, other: u64) -> u64 {
@@ -191,5 +211,47 @@ impl Values {
     /// Hands over the values that are known when all parts have come.
     pub fn end(&mut self, found: &mut dyn FnMut(Value)) {
         self.durations.end(found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NUMBERS: usize = StepRecord::NUMBERS;
+
+    fn values(account: Account, records: &[StepRecord]) -> Vec<Value> {
+        let (mut values, mut all) = (Values::new(account), Vec::new());
+        values.take(records, &mut |of| all.push(of));
+        values.end(&mut |of| all.push(of));
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn the_columns_of_an_account_are_all_that_it_needs(
+            records in prop::collection::vec(prop::array::uniform14(0_u64..1 << 40), 0..20),
+        ) {
+            let whole: Vec<_> = records.iter().map(|of| StepRecord::from_numbers(*of)).collect();
+            for account in Account::all() {
+                let columns = account.columns();
+                let only = |of: &[u64; NUMBERS]| {
+                    let number = |at: usize| if columns[at] { of[at] } else { 0 };
+                    StepRecord::from_numbers(core::array::from_fn(number))
+                };
+                let cut: Vec<_> = records.iter().map(only).collect();
+                prop_assert_eq!(values(account, &cut), values(account, &whole), "{:?}", account);
+            }
+        }
+    }
+
+    #[test]
+    fn an_account_needs_few_columns() {
+        let count = |account: Account| account.columns().iter().filter(|wanted| **wanted).count();
+        let counts: Vec<usize> = Account::all().map(count).collect();
+        // Readings are in no record.
+        assert_eq!(counts, [3, 3, 4, 3, 3, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

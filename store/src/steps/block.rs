@@ -21,6 +21,12 @@ const VERSION: u8 = 1;
 /// Numbers of a row.
 pub const COLUMNS: usize = StepRecord::NUMBERS;
 
+/// Which columns are wanted.
+pub type Columns = [bool; COLUMNS];
+
+/// All columns.
+pub const ALL_COLUMNS: Columns = [true; COLUMNS];
+
 /// Columns of the largest possible block, unpacked: ten bytes a number.
 const COLUMNS_BYTES_MAX: usize = ROWS_MAX * COLUMNS * 10 + 16;
 
@@ -52,6 +58,11 @@ pub(crate) fn pack(rows: &[StepRecord]) -> Vec<u8> {
 
 /// Takes a block apart; none when it is damaged.
 pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRecord>> {
+    unpack_columns(block, &ALL_COLUMNS)
+}
+
+/// Takes these columns of a block; the numbers of the others are 0. None when it is damaged.
+pub(crate) fn unpack_columns(block: &[u8], wanted: &Columns) -> Option<Vec<StepRecord>> {
     let columns = match block.split_first()? {
         (&VERSION, packed) => decompress(packed).ok()?,
         (0, columns) => columns.to_vec(),
@@ -60,7 +71,10 @@ pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRecord>> {
     let mut columns = columns.as_slice();
     let count = usize::try_from(take_number(&mut columns)?).ok().filter(|&n| n <= ROWS_MAX)?;
     let mut rows = vec![[0; COLUMNS]; count];
-    for column in 0..COLUMNS {
+    let mut left = COLUMNS * count;
+    for (column, _) in wanted.iter().enumerate().filter(|(_, is_wanted)| **is_wanted) {
+        skip_numbers(&mut columns, left.checked_sub((COLUMNS - column) * count)?)?;
+        left = (COLUMNS - column - 1) * count;
         let mut before = 0_u64;
         for row in &mut rows {
             let difference = unzigzag(take_number(&mut columns)?);
@@ -68,6 +82,7 @@ pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRecord>> {
             row[column] = before;
         }
     }
+    skip_numbers(&mut columns, left)?;
     columns.is_empty().then(|| rows.into_iter().map(StepRecord::from_numbers).collect())
 }
 
@@ -142,6 +157,15 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
+/// Skips numbers: each ends with the first byte below 0x80.
+fn skip_numbers(bytes: &mut &[u8], count: usize) -> Option<()> {
+    let Some(last) = count.checked_sub(1) else { return Some(()) };
+    let mut ends = bytes.iter().enumerate().filter(|(_, byte)| **byte < 0x80);
+    let (at, _) = ends.nth(last)?;
+    *bytes = bytes.get(at + 1..)?;
+    Some(())
+}
+
 fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
@@ -176,6 +200,25 @@ mod tests {
         }
 
         #[test]
+        fn chosen_columns_are_those_of_the_whole_block(
+            rows in proptest::collection::vec(any_row(), 0..60),
+            wanted in proptest::collection::vec(any::<bool>(), COLUMNS),
+        ) {
+            let wanted: Columns = wanted.try_into().expect("the strategy says how many");
+            let of = |row: &StepRecord| {
+                let mut numbers = row.to_numbers();
+                numbers.iter_mut().zip(wanted).for_each(|(of, wanted)| *of *= u64::from(wanted));
+                StepRecord::from_numbers(numbers)
+            };
+            let expected: Vec<StepRecord> = rows.iter().map(of).collect();
+            let block = pack(&rows);
+            prop_assert_eq!(unpack_columns(&block, &wanted), Some(expected));
+            for length in 0..block.len() {
+                prop_assert_eq!(unpack_columns(&block[..length], &wanted), None);
+            }
+        }
+
+        #[test]
         fn any_logged_rows_are_read_back(
             rows in proptest::collection::vec(any_row(), 0..6),
             rest in proptest::collection::vec(any::<u8>(), 0..9),
@@ -196,6 +239,7 @@ mod tests {
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = unpack(&bytes);
             let _ = take_rows(&mut bytes.as_slice());
+            let _ = unpack_columns(&[vec![0], bytes.clone()].concat(), &[false; COLUMNS]);
             let _ = unpack(&[vec![0], bytes].concat());
         }
 

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::error::Result;
 use crate::records::{SeriesKey, StepRecord};
+use crate::steps::block::ALL_COLUMNS;
 use crate::steps::index;
 use crate::steps::open_series::OpenSeries;
 use crate::steps::packer::{OpenSteps, READS_MAX, Reader, Rows, put_in_order, read, read_blocks};
@@ -76,7 +77,7 @@ fn read_near(
         while !blocks.is_empty() {
             let mut next: Vec<Location> = blocks.values_mut().flat_map(take_newest).collect();
             next.sort_by_key(|of| (of.segment, of.offset));
-            let is_all = read_blocks(reader, open, &next, &mut |series, block| {
+            let is_all = read_blocks(reader, open, (&next, &ALL_COLUMNS), &mut |series, block| {
                 let of = rows.entry(series).or_default();
                 of.extend(block);
                 cut(of, bounds);

@@ -18,7 +18,7 @@ use crate::catalogue::Catalogue;
 use crate::error::Result;
 use crate::inventory::{Extent, Inventory, Loss, Part};
 use crate::records::{Holder, SeriesKey, Source, StepRecord};
-use crate::steps::block::{ROWS_MAX, pack, unpack};
+use crate::steps::block::{ALL_COLUMNS, Columns, ROWS_MAX, pack, unpack, unpack_columns};
 use crate::steps::index;
 use crate::steps::log::{self, RowLog};
 use crate::steps::open_series::OpenSeries;
@@ -534,7 +534,8 @@ pub(crate) fn read_each(
     for _ in 0..READS_MAX {
         match index::locations(&reader.catalogue, key, stretches) {
             Ok(locations) => {
-                if read_blocks(reader, open, &locations, &mut |_, rows| take(Found::Rows(rows)))? {
+                let found = &mut |_, rows| take(Found::Rows(rows));
+                if read_blocks(reader, open, (&locations, &ALL_COLUMNS), found)? {
                     break;
                 }
             }
@@ -557,12 +558,12 @@ pub(crate) fn read_each(
     Ok(())
 }
 
-/// Reads the blocks of files that are there, until `take` wants no more; false where one is gone:
-/// its blocks may have moved.
+/// Reads these columns of the blocks of files that are there, until `take` wants no more; false
+/// where one is gone: its blocks may have moved.
 pub(crate) fn read_blocks(
     reader: &Reader,
     open: &OpenSteps,
-    locations: &[Location],
+    (locations, columns): (&[Location], &Columns),
     take: &mut dyn FnMut(SeriesKey, Vec<StepRecord>) -> ControlFlow<()>,
 ) -> Result<bool> {
     let (mut file, mut is_all) = (None, true);
@@ -581,7 +582,7 @@ pub(crate) fn read_blocks(
         let payload = frames::read_at(&**file, location.offset, location.length as usize);
         let payload = payload?;
         let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
-            Entry::Block { block, .. } => unpack(block),
+            Entry::Block { block, .. } => unpack_columns(block, columns),
             Entry::Forgotten { .. } => None,
         });
         match block {

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 
 use crate::error::{Error, Result};
 use crate::records::{SeriesKey, StepRecord};
+use crate::steps::block::{ALL_COLUMNS, Columns};
 use crate::steps::index;
 use crate::steps::open_series::OpenSeries;
 use crate::steps::packer::{OpenSteps, READS_MAX, Reader, put_in_order, read_blocks};
@@ -45,7 +46,7 @@ pub(crate) fn sweep(
     let keys: Vec<SeriesKey> = keys.iter().copied().collect();
     for (number, group) in keys.chunks(GROUP_SERIES).enumerate() {
         let mut runs = BTreeMap::<SeriesKey, StepRuns>::new();
-        let swept = newest_first(from, group, &mut |key, part| {
+        let swept = newest_first(from, group, &ALL_COLUMNS, &mut |key, part| {
             pause()?;
             let mut rows = part.to_vec();
             put_in_order(&mut rows);
@@ -64,13 +65,15 @@ pub(crate) fn sweep(
 
 /// Hands over the records of these series of one attempt, which are in order, until `take` wants no
 /// more: what is not packed yet, then the newest time bucket of all of them first, each part in the
-/// order in which it was reported. Some come twice. Blocks.
+/// order in which it was reported. Some come twice. Of packed records, numbers in other columns
+/// than these are 0. Blocks.
 ///
 /// # Errors
 /// The disk or the index could not be read, or those of `take`.
 pub(crate) fn newest_first(
     from: (&Reader, &OpenSteps),
     keys: &[SeriesKey],
+    columns: &Columns,
     take: &mut Take<'_>,
 ) -> Result<ControlFlow<()>> {
     let (reader, open) = from;
@@ -87,7 +90,7 @@ pub(crate) fn newest_first(
     for stretch in index::stretches(&reader.catalogue, *serial)?.into_iter().rev() {
         for keys in keys.chunks(INDEXED_SERIES) {
             let keys = keys.iter().copied().collect();
-            if bucket(from, &keys, stretch, take)?.is_break() {
+            if bucket(from, (&keys, columns), stretch, take)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -98,7 +101,7 @@ pub(crate) fn newest_first(
 /// Hands over the packed records of these series in a time bucket.
 fn bucket(
     (reader, open): (&Reader, &OpenSteps),
-    keys: &BTreeSet<SeriesKey>,
+    (keys, columns): (&BTreeSet<SeriesKey>, &Columns),
     stretch: u32,
     take: &mut Take<'_>,
 ) -> Result<ControlFlow<()>> {
@@ -106,7 +109,7 @@ fn bucket(
         let mut blocks = index::among(&reader.catalogue, keys, stretch)?;
         blocks.sort_by_key(|of| (of.segment, of.offset));
         let mut goes_on = Ok(ControlFlow::Continue(()));
-        let is_all = read_blocks(reader, open, &blocks, &mut |key, rows| {
+        let is_all = read_blocks(reader, open, (&blocks, columns), &mut |key, rows| {
             goes_on = take(key, &rows);
             *goes_on.as_ref().unwrap_or(&ControlFlow::Break(()))
         })?;

@@ -20,6 +20,7 @@ use crate::cluster::disk::ShardDisk;
 use crate::cluster::shard::{Shard, ShardId};
 use crate::handle::Store;
 use crate::records::{SeriesKey, Source, StepRecord};
+use crate::steps::block::ALL_COLUMNS;
 use crate::steps::newest::NewestRows;
 use crate::steps::packer::{StepLimits, put_in_order};
 use crate::steps::sweep::{GROUP_SERIES, RUNS_MAX, StepRuns};
@@ -77,7 +78,7 @@ fn swept(store: &Store, keys: &BTreeSet<SeriesKey>) -> BTreeMap<SeriesKey, Vec<S
 fn newest_first(store: &Store, keys: &BTreeSet<SeriesKey>) -> BTreeMap<SeriesKey, Vec<StepRecord>> {
     let mut found = BTreeMap::<SeriesKey, Vec<StepRecord>>::new();
     let keys: Vec<SeriesKey> = keys.iter().copied().collect();
-    let read = store.newest_first(&keys, &mut |key, part| {
+    let read = store.newest_first(&keys, &ALL_COLUMNS, &mut |key, part| {
         found.entry(key).or_default().extend(part);
         Ok(ControlFlow::Continue(()))
     });

@@ -74,6 +74,9 @@ impl Grid {
     fn reach(&mut self, first_step: u64, last_step: u64) -> (u64, u64) {
         let (first, last) = (first_step >> self.shift, last_step >> self.shift);
         let (low, high) = self.columns.unwrap_or((first, last));
+        if self.columns.is_some() && low <= first && last <= high {
+            return (first, last);
+        }
         let (low, high) = (low.min(first), high.max(last));
         let fits = |by: u32| (high >> by) - (low >> by) < self.columns_max as u64;
         // By 63, two columns are left.
