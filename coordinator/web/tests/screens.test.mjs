@@ -2,7 +2,7 @@
 // the sheets in `screens/` (screens.mjs says what a sheet is).
 //
 //     MEMTAPE=target/debug/memtape node --test tests/screens.test.mjs
-//     MEMTAPE_GOLDEN=make MEMTAPE=target/debug/memtape node --test tests/screens.test.mjs
+//     MEMTAPE_GOLDEN=make MEMTAPE=… node --test tests/screens.test.mjs
 //
 // The second command writes the sheets again; look at them before they are committed. The page is
 // that of the sources, only the answers are the program's. SCREENS names a folder for whole pictures
