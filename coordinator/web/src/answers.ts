@@ -144,8 +144,11 @@ async function answered(path: string, of: Known) {
     freshness.value = { at: new Date(), error: '' };
   } catch (error) {
     const problem = error instanceof Error ? error : new Error(String(error));
-    if (problem instanceof NotSignedIn) isSignInNeeded.value = true;
-    else if (of.answer.value.error?.message !== problem.message) {
+    if (problem instanceof NotSignedIn) {
+      isSignInNeeded.value = true;
+      // `restart` listens again.
+      live.stop();
+    } else if (of.answer.value.error?.message !== problem.message) {
       of.answer.value = { data: of.answer.value.data, error: problem };
     }
     // That the coordinator has no such thing, or cannot answer this, is an answer.
@@ -190,7 +193,7 @@ if (!report) {
   setInterval(refresh, EVERY_MS / 2);
   document.addEventListener('visibilitychange', () => {
     if (document.hidden) live.stop();
-    else live.listen();
+    else if (!isSignInNeeded.value) live.listen();
     refresh();
   });
   live.listen();

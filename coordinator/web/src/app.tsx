@@ -8,6 +8,7 @@ import { useEffect, useErrorBoundary, useRef } from 'preact/hooks';
 import { address, link } from './address';
 import { freshness, isSignInNeeded, restart, useAnswer } from './answers';
 import { missingShards, paths, report, signOut } from './api';
+import { AddressNote } from './parts/address_note';
 import { BaselinePill } from './parts/baseline';
 import { Keys } from './parts/keys';
 import { theme, turnTheme } from './theme';
@@ -65,6 +66,7 @@ export function App() {
       </a>
       {report ? <ReportHead /> : <Header />}
       <main id="content" tabIndex={-1} ref={content}>
+        <AddressNote />
         <BaselinePill />
         {isSignInNeeded.value ? <SignIn /> : <Guarded key={shown} view={View} id={id} />}
       </main>

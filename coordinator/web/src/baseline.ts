@@ -3,7 +3,7 @@
 
 import { effect, signal } from '@preact/signals';
 
-import { address, arrange } from './address';
+import { address, arrange, stepsIn } from './address';
 import { report } from './api';
 
 export type Baseline =
@@ -47,6 +47,14 @@ export function parsed(text: string): Baseline | null {
 /** As it stands in the address, and as `memtape diff --run` takes a run. */
 export const textOf = (of: Baseline): string =>
   of.kind === 'run' ? `${of.job}#${of.attempt}` : of.id;
+
+/** Whether the view in the address compares with the baseline: series of ranks with those of a run,
+ * and what a rank keeps, which needs a capture or steps, with a capture. */
+export function isCompared(of: Baseline): boolean {
+  const { view } = address.value;
+  if (of.kind === 'run') return view === 'job' || view === 'incident';
+  return view === 'capture' || (VIEWS.includes(view) && stepsIn() !== null);
+}
 
 /** Takes a baseline; the same one again, or null, removes it. */
 export function setBaseline(of: Baseline | null): void {

@@ -65,7 +65,7 @@ export async function show(page, address, path) {
 export async function settle(page) {
   await page.waitForFunction(() => {
     const main = document.querySelector('main');
-    return main?.firstElementChild && !/asking the coordinator…|counting…/.test(main.textContent);
+    return main?.querySelector(':scope > :not([role=status])') && !/asking the coordinator…|counting…/.test(main.textContent);
   });
   // An answer may be what leads to the next request.
   for (let quiet = 0; quiet < 3; quiet = page.asked === 0 ? quiet + 1 : 0) await frames(page);

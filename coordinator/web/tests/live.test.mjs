@@ -127,7 +127,7 @@ describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
     await page.getByRole('heading', { name: 'No job has been recorded yet' }).waitFor();
     none('no job', await violations(page));
     await go('#/nodes');
-    await page.getByText('No agent has connected yet').waitFor();
+    await page.getByText('No agent has connected since the coordinator started').waitFor();
     await go('#/');
     made.change = (_, found) => found;
     await page.getByRole('heading', { name: /open incidents$/ }).waitFor();

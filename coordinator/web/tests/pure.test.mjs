@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import test from 'node:test';
 
-import { modules } from './bundle.mjs';
+import { fileOf, modules } from './bundle.mjs';
 import { capture as captureOf, entry, incident as incidentOf, rank as rankOf, thread as threadOf } from './answers.mjs';
 
 const found = await modules([
@@ -251,6 +251,10 @@ test('hidden characters are those of the program, and written out', async () => 
     // Ends of lines and tabs stay: lines of a note are lines.
     if (visible.visible(text) !== (isShown ? text : written)) assert.fail(written);
   }
+  // The plain page has the same list.
+  const listOf = async name => /const HIDDEN =\s*(\/.*\/gu);/.exec(await fileOf(name))?.[1];
+  assert.ok(await listOf('src/visible.ts'));
+  assert.equal(await listOf('plain/app.js'), await listOf('src/visible.ts'));
   assert.equal(visible.visible('a\u202eb \u{e0041}'), 'a\\u{202e}b \\u{e0041}');
 });
 

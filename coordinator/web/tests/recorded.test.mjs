@@ -1,5 +1,4 @@
-// The page on the recorded store of a real job: four ranks on an H200, of which one leaks
-// (tests/gpu/store.py made h200.backup). Each interaction gives answers of real memory.
+// The page on the recorded store of a real job. Each interaction gives answers of real memory.
 //
 //     MEMTAPE=target/release/memtape node --test tests/recorded.test.mjs
 //
@@ -7,56 +6,15 @@
 // of every view.
 
 import assert from 'node:assert/strict';
-import { execFile, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { after, before, describe, test } from 'node:test';
 
-import { cut, frames, launch, nameless, noBrowser, none, open, resize, settle, show, violations } from './browser.mjs';
+import { cut, frames, launch, nameless, none, open, resize, settle, show, violations } from './browser.mjs';
+import { JOB, noStore as skip, Recorded } from './recorded.mjs';
 
-const { MEMTAPE, SCREENS } = process.env;
-const skip = noBrowser || (MEMTAPE ? false : 'MEMTAPE names no built memtape: the page is not tried on a real store');
-const STORE = fileURLToPath(new URL('h200.backup', import.meta.url));
+const { SCREENS } = process.env;
 const [LEAKING, LINE, STEPS] = [2, /store\.py:45/, 300];
-const JOB = '#/job/h200@0';
-
-/** A coordinator on the recorded store. */
-class Recorded {
-  async start() {
-    this.folder ??= await mkdtemp(join(tmpdir(), 'memtape-recorded-'));
-    const data = join(this.folder, 'data');
-    if (!this.isRestored) await promisify(execFile)(MEMTAPE, ['store', 'restore', STORE, data]);
-    this.isRestored = true;
-    const words = ['coordinator', '--data-dir', data, '--listen', this.listen ?? '127.0.0.1:0'];
-    this.child = spawn(MEMTAPE, words, { stdio: ['ignore', 'pipe', 'pipe'] });
-    this.child.stderr.resume();
-    const lines = createInterface({ input: this.child.stdout });
-    this.address = await new Promise((resolve, reject) => {
-      lines.on('line', line => /http:\S+/.test(line) && resolve(/http:\/\/[\w.:]+/.exec(line)[0]));
-      this.child.once('exit', () => reject(new Error('the coordinator did not start')));
-    });
-    this.listen = new URL(this.address).host;
-  }
-
-  get = async path => (await fetch(`${this.address}/api/v1/${path}`)).json();
-
-  async stop() {
-    const ended = once(this.child, 'exit');
-    this.child.kill('SIGTERM');
-    await ended;
-  }
-
-  async end() {
-    await this.stop();
-    await rm(this.folder, { recursive: true });
-  }
-}
 
 const recorded = new Recorded();
 let browser, page, mistakes, close;
@@ -78,15 +36,7 @@ describe('a recorded store', { skip }, () => {
     const { incidents } = await recorded.get('incidents');
     const leak = incidents.find(of => of.class === 'leak');
     assert.equal(leak.rank, LEAKING);
-    const views = {
-      home: '#/',
-      job: JOB,
-      incident: `#/incident/${leak.id}`,
-      capture: `#/capture/${leak.capture_id}`,
-      actions: '#/actions',
-      nodes: '#/nodes',
-    };
-    for (const [name, path] of Object.entries(views)) {
+    for (const [name, path] of Object.entries(await recorded.views())) {
       await show(page, recorded.address, path);
       for (const width of [360, 1280, 2560]) {
         await resize(page, width);

@@ -46,6 +46,18 @@ const plot = () => page.locator('.plot').first();
 const keptHeading = () => page.getByRole('heading', { name: /, and kept$/ });
 
 describe('addresses', { skip: noBrowser }, () => {
+  test('what cannot be read in an address is said once', async () => {
+    const note = page.locator('[role=status]', { hasText: 'ignored in the address' });
+    await to('#/job/train-7b?steps=9-1&ranks=a&rank=-1&account=toString&baseline=none');
+    assert.equal(
+      await note.innerText(),
+      'ignored in the address: steps=9-1, ranks=a, rank=-1, account=toString, baseline=none',
+    );
+    none('a note', await violations(page));
+    await to('#/job/train-7b?steps=1-9&ranks=0-1&rank=1&account=peak&baseline=died%230');
+    await note.waitFor({ state: 'detached' });
+  });
+
   test('a link restores the rank, the steps and the order of a table', async () => {
     await to('#/job/train-7b?rank=5&steps=100-149&sort=rank.down');
     for (const isReloaded of [false, true]) {
@@ -436,6 +448,19 @@ describe('the baseline', { skip: noBrowser }, () => {
     await pill().waitFor({ state: 'detached' });
     assert.equal(valueOf('baseline'), null);
     assert.equal(await page.getByRole('heading', { name: /^Beside the baseline/ }).count(), 0);
+  });
+
+  test('the pill stands only where something is compared', async () => {
+    await to('#/job/train-7b?baseline=cap-later');
+    await page.getByRole('heading', { name: 'Job train-7b' }).waitFor();
+    assert.equal(await pill().count(), 0, 'a job has nothing beside a capture');
+    await to('#/job/train-7b?baseline=cap-later&steps=100-149');
+    await pill().waitFor();
+    await to('#/capture/cap-train-7b?baseline=died%230');
+    await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
+    assert.equal(await pill().count(), 0, 'a capture has nothing beside a run');
+    await to('#/nodes');
+    assert.equal(await pill().count(), 0);
   });
 
   test('a capture stands in place of the peers', async () => {

@@ -30,14 +30,19 @@ const LINES: Record<Exclude<Mark['kind'], 'capture'>, [name: string, dash: numbe
 };
 const ROW = 15;
 
-/** Draws in pixels of the screen, of which `ratio` are one of the style sheet. */
-function within(plot: uPlot, draw: (context: CanvasRenderingContext2D, ratio: number) => void) {
+/** Pixels of the style sheet that a dot at either end of the chart needs beside it. */
+const BESIDE = 6;
+
+/** Draws in pixels of the screen, of which `ratio` are one of the style sheet; what lies more than
+ * `beside` pixels of the style sheet left or right of the chart is cut off. */
+function within(plot: uPlot, beside: number, draw: (context: CanvasRenderingContext2D, ratio: number) => void) {
   const { ctx: context, bbox } = plot;
+  const ratio = devicePixelRatio || 1;
   context.save();
   context.beginPath();
-  context.rect(bbox.left, 0, bbox.width, bbox.top + bbox.height + 8);
+  context.rect(bbox.left - beside * ratio, 0, bbox.width + 2 * beside * ratio, bbox.top + bbox.height + 8);
   context.clip();
-  draw(context, devicePixelRatio || 1);
+  draw(context, ratio);
   context.restore();
 }
 
@@ -48,7 +53,7 @@ const y = (plot: uPlot, level: number) => plot.valToPos(level, 'y', true);
 export function drawFan(plot: uPlot, fan: Fan, fill: string) {
   const top = y(plot, fan.full);
   const start = [x(plot, fan.from), y(plot, fan.level)] as const;
-  within(plot, (context, ratio) => {
+  within(plot, 0, (context, ratio) => {
     context.fillStyle = fill;
     context.globalAlpha = 0.22;
     context.beginPath();
@@ -74,7 +79,7 @@ export interface Limit {
 }
 
 export function drawMarks(plot: uPlot, marks: Mark[], limit: Limit | null) {
-  within(plot, (context, ratio) => {
+  within(plot, BESIDE, (context, ratio) => {
     context.font = `${12 * ratio}px system-ui, sans-serif`;
     if (limit) drawLimit(plot, context, ratio, limit);
     for (const mark of marks) {

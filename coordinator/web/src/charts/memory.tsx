@@ -149,7 +149,8 @@ function options(
   const axis = { stroke: colour('--soft'), font: '12px system-ui, sans-serif' };
   return {
     legend: { show: false },
-    padding: [52, 12, 0, 0],
+    // At the right, half of a step's number.
+    padding: [52, 24, 0, 0],
     cursor: { drag: { x: true, y: false, setScale: false }, y: false },
     scales: { x: { time: false, range: () => range }, y: { range: () => [0, top] } },
     axes: [

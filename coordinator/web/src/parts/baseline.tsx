@@ -1,14 +1,14 @@
-// The pill that says what the views are compared with, and removes it.
+// The pill that says what the view is compared with, and removes it.
 
 import { link } from '../address';
-import { baselineIn, setBaseline, textOf, wordsOf, type Baseline } from '../baseline';
+import { baselineIn, isCompared, setBaseline, textOf, wordsOf, type Baseline } from '../baseline';
 
 const pathOf = (of: Baseline): string =>
   of.kind === 'run' ? link('job', of.job, { attempt: of.attempt }) : link('capture', of.id);
 
 export function BaselinePill() {
   const baseline = baselineIn();
-  if (!baseline) return null;
+  if (!baseline || !isCompared(baseline)) return null;
   return (
     <p class="pills" role="status">
       {'Compared with '}

@@ -55,6 +55,18 @@ export const Frame = ({ of, tone = '' }: { of: FrameOf; tone?: string }) => (
   <code class={tone}>{`${lineOf(of)}  ${of.function}`}</code>
 );
 
+/** The frames of a stack as a cell of a table, innermost first. */
+export const Stack = ({ of }: { of: FrameOf[] }) => (
+  <>
+    {of.map(frame => (
+      <div>
+        <Frame of={frame} />
+      </div>
+    ))}
+    {of.length ? null : 'without a stack'}
+  </>
+);
+
 export const Soft = ({ children }: { children: ComponentChildren }) => <p class="soft">{children}</p>;
 
 /** Names with their values; what is null is left out. */

@@ -144,10 +144,10 @@ function downloads(capture: string, { rank, bytes: size }: Part) {
 // --- collectives -------------------------------------------------------------
 
 function Standing({ of: { sentences, groups, unknown } }: { of: Collectives }) {
-  const why = unknown.map(
-    of => `${of.ranks.length === 1 ? 'rank' : 'ranks'} ${of.ranks.join(', ')}: ${of.why}`,
-  );
   const isSaid = (verdict: string) => sentences.some(sentence => sentence.endsWith(verdict));
+  const why = unknown
+    .filter(of => !isSaid(of.why))
+    .map(of => `${of.ranks.length === 1 ? 'rank' : 'ranks'} ${of.ranks.join(', ')}: ${of.why}`);
   return (
     <details id="collectives" open={sentences.length > 0}>
       <summary>Collectives</summary>

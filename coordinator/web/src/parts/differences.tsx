@@ -10,7 +10,7 @@ import { memtape } from '../terminal';
 import type { Difference, Differences, Group } from '../types';
 import { bytes, percent, plural, whole } from '../units';
 import { spaced } from '../words';
-import { Command, Frame, Section, Soft } from './basics';
+import { Command, Section, Soft, Stack } from './basics';
 import { Table } from './table';
 
 const EVERY_MS = 10_000;
@@ -127,7 +127,7 @@ function Which({ of }: { of: Difference }) {
   if (of.kind === 'account') return <>{ACCOUNTS[of.name] ?? of.name}</>;
   if (of.kind === 'device_size') return <>{bytes(Number(of.name))}</>;
   if (of.kind !== 'line') return <>{of.name}</>;
-  return of.frames.length ? <Frame of={of.frames[0]} /> : <>without a stack</>;
+  return <Stack of={of.frames.slice(0, 1)} />;
 }
 
 const words = (of: Difference, value: number) => valueIn(of.unit)(value);

@@ -15,7 +15,7 @@ import { FlameGraph } from '../charts/flame_graph';
 import { memtape } from '../terminal';
 import type { Capture, Kept, KeptLine } from '../types';
 import { bytes, plural, whole } from '../units';
-import { Command, Frame, Section, Size, Soft } from './basics';
+import { Command, Section, Size, Soft, Stack } from './basics';
 import { Table } from './table';
 
 interface KeptOf {
@@ -185,7 +185,7 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
         columns={[
           {
             title: 'line',
-            cell: line => (line.frame.file || line.frame.function ? <Frame of={line.frame} /> : 'without a stack'),
+            cell: ({ frame }) => <Stack of={frame.file || frame.function ? [frame] : []} />,
           },
           { title: 'bytes', cell: line => <Size of={line.bytes} />, number: true, sort: line => line.bytes },
           ...(isCompared(kept)

@@ -4,7 +4,7 @@ import { useAnswer } from '../answers';
 import { paths } from '../api';
 import type { Line, Lines } from '../types';
 import { isKnown, plural, whole } from '../units';
-import { Frame, Section, Size, Soft } from './basics';
+import { Section, Size, Soft, Stack } from './basics';
 import { Table } from './table';
 
 const EVERY_MS = 5000;
@@ -22,17 +22,7 @@ export function LinesNow({ job, attempt, rank, unit, isOver }: { job: string; at
         empty="no line is known"
         rows={data.lines}
         columns={[
-          {
-            title: 'line',
-            cell: line =>
-              line.frames.length
-                ? line.frames.map(frame => (
-                    <div>
-                      <Frame of={frame} />
-                    </div>
-                  ))
-                : 'without a stack',
-          },
+          { title: 'line', cell: line => <Stack of={line.frames} /> },
           { title: 'rank', cell: line => whole(most(line)?.rank), number: true },
           { title: 'bytes', cell: line => <Size of={most(line)?.bytes} />, number: true, sort: line => most(line)?.bytes },
           {

@@ -23,6 +23,7 @@ export function RankTable({ job, ranks, open, selected, unit }: RankTableOf) {
   return (
     <Table
       name="sort"
+      isDense
       caption="Ranks"
       empty="no rank is known"
       rows={ranks}
@@ -54,7 +55,8 @@ function columns(job: string, unit: string): Column<Rank>[] {
     {
       title: 'state',
       cell: row => [
-        <Chip name={row.state} />,
+        // How a process ended says that it has.
+        row.end && row.state === 'ended' ? null : <Chip name={row.state} />,
         row.end && row.end !== row.state ? <Chip name={row.end} /> : null,
         row.end_detail ? ` ${row.end_detail}` : '',
       ],

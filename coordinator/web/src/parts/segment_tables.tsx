@@ -5,7 +5,7 @@ import { addressOf, lineOf, stepsOf, type Part } from '../charts/segments';
 import { poolWords } from '../segments';
 import type { MapSegment, Segments } from '../types';
 import { whole } from '../units';
-import { Frame, Size } from './basics';
+import { Size, Stack } from './basics';
 import { Table } from './table';
 
 export const SegmentTable = ({ map }: { map: Segments }) => (
@@ -64,5 +64,5 @@ const stateWords = ({ block, merged }: Part): string =>
 
 function lineCell(map: Segments, part: Part) {
   const line = lineOf(map, part);
-  return line === null ? '–' : <Frame of={map.frames[line]} />;
+  return line === null ? '–' : <Stack of={[map.frames[line]]} />;
 }

@@ -30,7 +30,7 @@ function Row({ event, unit }: { event: Event; unit: string }) {
   return (
     <li class={isLookedAt(step) ? 'looked-at' : undefined}>
       <span class="when">
-        <Time at={at} />
+        {at ? <Time at={at} /> : null}
         {step ? ` ${unit} ${whole(step)}` : ''}
       </span>
       <span class="symbol" aria-hidden="true">

@@ -50,7 +50,7 @@ const byName = (a: Node, b: Node): number =>
 const NoNodes = () => (
   <>
     <h1>Nodes</h1>
-    <p>No agent has connected yet. On every GPU node:</p>
+    <p>No agent has connected since the coordinator started. On every GPU node:</p>
     <Command line={memtape('agent')} />
   </>
 );
