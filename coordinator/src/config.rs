@@ -48,6 +48,16 @@ pub struct Config {
     /// answers them, too.
     #[arg(long, value_name = "ADDR", env = "MEMTAPE_COORDINATOR_HEALTH_LISTEN")]
     pub health_listen: Option<SocketAddr>,
+    /// Folder whose files of Python the page shows to operators, beside the lines of a job whose
+    /// owner they belong to. May be repeated; an empty name shows none [default: / where --listen
+    /// is of this machine alone, else none].
+    #[arg(
+        long = "source-dir",
+        value_name = "DIR",
+        env = "MEMTAPE_SOURCE_DIRS",
+        value_delimiter = ':'
+    )]
+    pub source_dirs: Vec<PathBuf>,
     /// Names under which users reach the page and the API, beside localhost and IP addresses.
     #[arg(long = "host", value_name = "NAMES", value_delimiter = ',', env = "MEMTAPE_HOSTS")]
     pub hosts: Vec<String>,
@@ -258,6 +268,14 @@ impl Config {
         Horizons {
             page_seconds: self.page_within.as_secs(),
             ticket_seconds: self.ticket_within.as_secs(),
+        }
+    }
+
+    /// Folders whose sources are shown.
+    pub fn readable_sources(&self) -> Vec<PathBuf> {
+        match self.source_dirs.is_empty() {
+            true if self.listen.ip().is_loopback() => vec![PathBuf::from("/")],
+            _ => self.source_dirs.iter().filter(|of| !of.as_os_str().is_empty()).cloned().collect(),
         }
     }
 

@@ -35,6 +35,7 @@ mod memory;
 mod quota;
 mod restart;
 mod run;
+pub mod source;
 mod standing;
 mod state;
 mod step_rates;

@@ -1,14 +1,17 @@
 //! The answers of the coordinator that the views of a report ask for, as they came.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
+use memtape_coordinator::source::{self, Readable};
 use memtape_core::account::Account;
+use memtape_core::snapshot::Frame;
 use memtape_proto::api::{Incident, Rank, Ranks};
 use serde_json::{Value, json};
 
 use crate::client::{Client, parse};
 use crate::read::captures::{known, list_of};
 use crate::report::Report;
-use crate::report::source::excerpt;
 
 /// As the page asks (`coordinator/web/src/api.ts`): points of a series, ranks of a list, and a rank
 /// with the peers that are drawn beside it.
@@ -47,11 +50,9 @@ pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow
     if let (Some(capture), Some(rank)) = (&capture, rank) {
         asked.add(&["captures", capture, "kept"], &[("rank", &rank.to_string())]);
     }
-    let line = incident.as_ref().filter(|_| with_source);
-    report.source = line.and_then(|of| {
-        let culprit = of.culprit.as_ref()?;
-        excerpt(&culprit.file, culprit.line, of.opened_wall_ns)
-    });
+    if let Some(incident) = incident.as_ref().filter(|_| with_source) {
+        asked.source(incident);
+    }
     Ok(report)
 }
 
@@ -90,6 +91,21 @@ impl Asked<'_> {
         query.sort_unstable();
         let mark = if query.is_empty() { "" } else { "?" };
         self.report.answers.insert(format!("{}{mark}{}", path.join("/"), query.join("&")), answer);
+    }
+
+    /// The lines around that of an incident: from the coordinator, or from this machine, where the
+    /// coordinator shows none.
+    fn source(&mut self, incident: &Incident) {
+        let Some(Frame { file, line, .. }) = &incident.culprit else { return };
+        let (path, attempt) = (["jobs", &incident.job, "source"], incident.attempt.to_string());
+        let number = line.to_string();
+        let query = [("attempt", attempt.as_str()), ("file", file), ("line", &number)];
+        let shown = self.add(&path, &query).is_some_and(|of| of["not_shown"].is_null());
+        if !shown {
+            let here = Readable { folders: &[PathBuf::from("/")], owner: None };
+            let read = source::lines((file, *line), incident.opened_wall_ns, here);
+            read.into_iter().for_each(|lines| self.keep(&path, &query, json!(lines)));
+        }
     }
 
     /// The lists of the job's attempt, without what belongs to others: a report goes to strangers.

@@ -8,7 +8,6 @@
 //! names by their hashes. The answers are data to a browser: untrusted text stays text.
 
 pub(crate) mod answers;
-pub(crate) mod source;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +17,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::output::json;
-use crate::report::source::Excerpt;
 
 /// Input of the modules of a report.
 #[derive(Debug, Default, Serialize)]
@@ -31,8 +29,6 @@ pub(crate) struct Report {
     pub(crate) answers: Map<String, Value>,
     /// URL of the coordinator.
     pub(crate) origin: String,
-    /// The line of code that the incident names, with its neighbours.
-    pub(crate) source: Option<Excerpt>,
     /// Program, time and source of the report.
     pub(crate) made: String,
 }

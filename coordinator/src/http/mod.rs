@@ -26,4 +26,5 @@ pub(crate) mod sending;
 mod series;
 pub(crate) mod server;
 pub(crate) mod site;
+mod source_routes;
 mod store_routes;

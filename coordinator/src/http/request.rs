@@ -3,6 +3,7 @@
 //! A handler sends the loop a function; the loop runs it on its state between two events, so it
 //! must be short. JSON, the store and snapshots are left to the task that asked.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ pub(crate) struct Api {
     pub(crate) snapshots: Snapshots,
     /// The owners of all shards.
     pub(crate) members: Members,
+    /// Folders whose sources are shown.
+    pub(crate) source_dirs: Arc<[PathBuf]>,
     /// Since when this coordinator owns its shard, in nanoseconds of Unix time.
     pub(crate) owned_since_wall_ns: i64,
 }
@@ -81,7 +84,7 @@ pub(crate) struct Sent(pub(crate) Bytes);
 pub(crate) struct Accepted<T>(pub(crate) T);
 
 impl Api {
-    /// Builds the handlers' shared state from a coordinator's.
+    /// Builds the handlers' shared state from a coordinator's. It shows no sources.
     pub(crate) fn new(
         shared: Shared,
         requests: mpsc::Sender<Event>,
@@ -101,6 +104,7 @@ impl Api {
             pickling,
             snapshots,
             members,
+            source_dirs: Arc::default(),
             owned_since_wall_ns,
         }
     }

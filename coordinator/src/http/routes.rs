@@ -29,7 +29,7 @@ use crate::http::site::Site;
 use crate::http::{
     access_routes, area, capture_routes, changes, differences, hint_routes, incident_routes,
     job_routes, kept_routes, line_routes, node_routes, page, policy_routes, rank_routes,
-    segment_routes, sending, series, store_routes,
+    segment_routes, sending, series, source_routes, store_routes,
 };
 use crate::quota::{ByteQuota, FIRST_CHUNKS_MAX, MESSAGE_BYTES_MAX};
 use crate::standing::MARK;
@@ -57,6 +57,7 @@ pub(crate) fn router(api: Api, names: &[String]) -> Router {
         job_routes::add,
         rank_routes::add,
         line_routes::add,
+        source_routes::add,
         series::add,
         area::add,
         differences::add,

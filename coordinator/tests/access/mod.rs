@@ -272,9 +272,12 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     for route in routes {
         let path = route["path"].as_str().unwrap().trim_start_matches("/api/v1");
         let path = path.replace("{job}", "bobs-secret").replace("{id}", capture);
-        let needs_rank =
-            ["/series", "/kept", "/segments"].iter().any(|route| path.ends_with(route));
-        let path = path.replace("{rank}", "0") + if needs_rank { "?rank=0" } else { "" };
+        let query = match path.rsplit('/').next() {
+            Some("series" | "kept" | "segments") => "?rank=0",
+            Some("source") => "?file=/a.py&line=1",
+            _ => "",
+        };
+        let path = path.replace("{rank}", "0") + query;
         let method = route["method"].as_str().unwrap().parse::<Method>().unwrap();
         let (status, said) = alice.ask(method.clone(), &path, &json!({})).await;
         let is_of_job = path.contains("bobs-secret") || path.contains(capture);
@@ -302,6 +305,11 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     assert_eq!(alice.post("/jobs/alices-job/captures", &json!({})).await.0, 403);
     assert_eq!(olga.post("/jobs/alices-job/captures", &json!({})).await.0, 202);
     assert_eq!(olga.post("/jobs/bobs-secret/captures", &json!({})).await.0, 404);
+    let source = "/jobs/alices-job/source?file=/gone/train.py&line=1";
+    assert_eq!(alice.get(source).await.0, 403);
+    let (status, shown) = olga.get(source).await;
+    assert_eq!((status, &shown["lines"]), (200, &json!([])), "{shown}");
+    assert!(shown["not_shown"].as_str().unwrap().contains("cannot be read"), "{shown}");
     assert_eq!(admin.get(&format!("/captures/{capture}/ranks/0")).await.0, 200);
     // Neither without a certificate, nor with one that has no role.
     assert_eq!(cluster.bearer("mtk_00_wrong").get("/jobs").await.0, 401);
@@ -370,6 +378,8 @@ fn check_audit(audit: &Value, capture: &str) {
     };
     let ranks = [0, 1].map(|rank| format!("{capture}, rank {rank}"));
     assert_eq!(subjects("read snapshot", "spiffe://memtape/user/admin"), ranks);
+    let read = subjects("read source", "spiffe://memtape/user/olga");
+    assert_eq!(read, ["alices-job: /gone/train.py:1"]);
     let refused = subjects("refuse request", "unknown");
     assert!(refused[0].starts_with("GET /api/v1/jobs: the token is not valid"), "{refused:?}");
     let refused = subjects("refuse request", "spiffe://memtape/user/alice").concat();

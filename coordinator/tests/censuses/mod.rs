@@ -55,11 +55,11 @@ async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
     let ranks: Vec<_> = holders.iter().map(|holder| holder["rank"].as_u64().unwrap()).collect();
     assert_eq!(ranks, [1, 0], "the rank with the most survivors first");
     assert_eq!(holders[0]["bytes"], 120 * MIB);
-    assert_eq!((&holders[0]["step"], &holders[0]["oldest_step"]), (&json!(STEP), &json!(40)));
+    assert_eq!((&holders[0]["step"], &holders[0]["oldest_step"]), (&json!(STEP), &json!(41)));
     assert_eq!(holders[0]["growth_bytes_per_step"], MIB);
     assert_eq!(
         (&holders[0]["growing_since_step"], &holders[1]["growing_since_step"]),
-        (&json!(40), &json!(null))
+        (&json!(41), &json!(null))
     );
 
     let (_, of_rank) = running.get("/api/v1/jobs/lines/lines?rank=0").await;

@@ -109,6 +109,7 @@ fn operations(schemas: &mut SchemaGenerator) -> Vec<Operation> {
         sends("get /api/v1/changes", "text/event-stream", changes),
         answers::<Ranks>("get /api/v1/jobs/{job}/ranks", schemas).query::<RanksQuery>(),
         answers::<Lines>("get /api/v1/jobs/{job}/lines", schemas).query::<LinesQuery>(),
+        answers::<SourceLines>("get /api/v1/jobs/{job}/source", schemas).query::<SourceQuery>(),
         answers::<Series>("get /api/v1/jobs/{job}/series", schemas).query::<SeriesQuery>(),
         answers::<Area>("get /api/v1/jobs/{job}/area", schemas).query::<AreaQuery>(),
         answers::<Differences>("get /api/v1/jobs/{job}/differences", schemas)

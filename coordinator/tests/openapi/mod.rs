@@ -12,12 +12,13 @@ use crate::fake::{Running, attached};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 35] = [
+const REQUESTS: [(&str, &str); 36] = [
     ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/changes", "/api/v1/changes"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
     ("get /api/v1/jobs/{job}/lines", "/api/v1/jobs/train/lines"),
+    ("get /api/v1/jobs/{job}/source", "/api/v1/jobs/train/source?file=/gone/train.py&line=1"),
     ("get /api/v1/jobs/{job}/policy", "/api/v1/jobs/train/policy"),
     ("get /api/v1/jobs/{job}/hints", "/api/v1/jobs/train/hints"),
     ("post /api/v1/incidents/{id}/approve", "/api/v1/incidents/inc-none/approve"),

@@ -7,7 +7,7 @@
 import { signal } from '@preact/signals';
 
 import type { Span } from './address';
-import type { Incident, ThreadRequest } from './types';
+import type { Frame, Incident, ThreadRequest } from './types';
 
 /** The coordinator must know who asks. */
 export class NotSignedIn extends Error {}
@@ -18,22 +18,12 @@ export class NotFound extends Error {}
 /** What was asked for cannot be answered, such as a step that no capture shows. */
 export class NotAnswerable extends Error {}
 
-/** Some lines of a file of the program. */
-export interface Excerpt {
-  file: string;
-  first_line: number;
-  line: number;
-  lines: string[];
-  is_newer: boolean;
-}
-
 /** What a report holds. */
 export interface Report {
   sentences: string[];
   start: [view: string, id: string];
   answers: Record<string, unknown>;
   origin: string;
-  source: Excerpt | null;
   made: string;
 }
 
@@ -184,6 +174,9 @@ export const paths = {
       to: steps && Math.max(1, steps.to),
       baseline,
     })}`,
+  /** The lines of a file around that of a frame. */
+  source: (job: string, attempt: number, { file, line }: Frame) =>
+    `jobs/${part(job)}/source${query({ attempt, file, line })}`,
   /** The segments of a rank; without a device those of the one that holds most. */
   segments: (id: string, rank: number, device: number | null) =>
     `captures/${part(id)}/segments${query({ rank, device })}`,

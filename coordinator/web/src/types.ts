@@ -35,6 +35,7 @@ export type Rank = Schemas['Rank'];
 export type Ranks = Schemas['Ranks'];
 export type Segments = Schemas['Segments'];
 export type Series = Schemas['Series'];
+export type SourceLines = Schemas['SourceLines'];
 export type Suspect = Schemas['Suspect'];
 export type ThreadEntry = Schemas['ThreadEntry'];
 /** A field that is left out stays as it is. */

@@ -220,6 +220,14 @@ export function answer(path, query = new URLSearchParams()) {
     }
     case 'jobs/lines':
       return isJob ? (id === HOSTILE_JOB ? hostile.lines : lines(id)) : undefined;
+    case 'jobs/source': {
+      const [file, line] = [query.get('file'), numberIn(query, 'line')];
+      if (!isJob) return undefined;
+      if (id === 'eval') return { file, first_line: 0, line, lines: [], not_shown: 'the file is below no folder of --source-dir', is_newer: false };
+      const around = ['def train_step(model, batch):', '    losses.append(loss)', '    return loss'];
+      const texts = id === HOSTILE_JOB ? [HOSTILE.html, HOSTILE.long, HOSTILE.turned] : around;
+      return { file, first_line: line - 1, line, lines: texts, not_shown: null, is_newer: false };
+    }
     case 'incidents':
       // As the coordinator, without what the threads list.
       return { incidents: of(INCIDENTS).map(row => ({ ...row, thread: { ...row.thread, entries: [] } })) };

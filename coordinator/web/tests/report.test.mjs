@@ -69,6 +69,7 @@ function answersOf(id) {
   ]) {
     add(path);
   }
+  if (subject.culprit) add(paths.source(job, attempt, subject.culprit));
   for (const { rank } of answer(`jobs/${encodeURIComponent(job)}/ranks`).ranks) {
     add(paths.series({ job, attempt, rank, device: 0 }));
   }
@@ -76,19 +77,11 @@ function answersOf(id) {
 }
 
 const INCIDENT = answersOf('inc-train-7b');
-const SOURCE = {
-  file: CULPRIT.file,
-  first_line: CULPRIT.line - 1,
-  line: CULPRIT.line,
-  lines: ['def train_step(model, batch):', '    losses.append(loss)', '    return loss'],
-  is_newer: false,
-};
 const reportOf = (id, { answers, subject }, of = {}) => ({
   sentences: [subject.sentence],
   start: ['incident', id],
   answers,
   origin: 'http://coordinator:7770',
-  source: SOURCE,
   made: 'memtape 0.2.0 at 2026-11-26 10:59:19 UTC',
   ...of,
 });
@@ -199,7 +192,7 @@ describe('a report', { skip: noBrowser }, () => {
     }));
 
   test('shows hostile names as text', () =>
-    opened('hostile', reportOf('inc-hostile', answersOf('inc-hostile'), { made: HOSTILE.html, source: { ...SOURCE, file: HOSTILE.html, lines: [HOSTILE.html, HOSTILE.long] } }), async page => {
+    opened('hostile', reportOf('inc-hostile', answersOf('inc-hostile'), { made: HOSTILE.html }), async page => {
       assert.equal(await page.evaluate(() => document.hurt ?? null), null);
       assert.equal(await page.locator('#page img, #page script, #page #hurt').count(), 0);
       const text = await main(page).innerText();

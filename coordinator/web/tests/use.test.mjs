@@ -45,6 +45,26 @@ const stepsOf = text => text.split('-').map(Number);
 const plot = () => page.locator('.plot').first();
 const keptHeading = () => page.getByRole('heading', { name: /, and kept$/ });
 
+describe('sources', { skip: noBrowser }, () => {
+  const table = () => page.getByRole('region', { name: 'Lines that hold memory' });
+
+  test('a line is shown in its file, on demand', async () => {
+    await to('#/job/train-7b');
+    assert.equal(await table().locator('pre').count(), 0);
+    await table().getByText('source', { exact: true }).first().click();
+    assert.match(await table().locator('pre').innerText(), /▶ \d+ {6}losses\.append\(loss\)/);
+    none('a source', await violations(page));
+    await to(INCIDENT);
+    assert.match(await page.locator('pre .culprit').innerText(), /losses\.append/);
+  });
+
+  test('the table says why a line is not shown, and an incident shows nothing', async () => {
+    await to('#/job/eval');
+    await table().getByText('source', { exact: true }).first().click();
+    await table().getByText('below no folder of --source-dir').waitFor();
+  });
+});
+
 describe('addresses', { skip: noBrowser }, () => {
   test('what cannot be read in an address is said once', async () => {
     const note = page.locator('[role=status]', { hasText: 'ignored in the address' });

@@ -23,6 +23,7 @@ mod query;
 mod rank;
 mod segments;
 mod series;
+mod source;
 
 pub use access::*;
 pub use action::*;
@@ -43,6 +44,7 @@ pub use query::*;
 pub use rank::*;
 pub use segments::*;
 pub use series::*;
+pub use source::*;
 
 use serde::{Deserialize, Serialize};
 

@@ -5,6 +5,7 @@ import { paths } from '../api';
 import type { Line, Lines } from '../types';
 import { isKnown, plural, whole } from '../units';
 import { Section, Size, Soft, Stack } from './basics';
+import { SourceOnDemand } from './source';
 import { Table } from './table';
 
 const EVERY_MS = 5000;
@@ -22,7 +23,15 @@ export function LinesNow({ job, attempt, rank, unit, isOver }: { job: string; at
         empty="no line is known"
         rows={data.lines}
         columns={[
-          { title: 'line', cell: line => <Stack of={line.frames} /> },
+          {
+            title: 'line',
+            cell: line => (
+              <>
+                <Stack of={line.frames} />
+                {line.frames[0] ? <SourceOnDemand job={job} attempt={attempt} frame={line.frames[0]} /> : null}
+              </>
+            ),
+          },
           { title: 'rank', cell: line => whole(most(line)?.rank), number: true },
           { title: 'bytes', cell: line => <Size of={most(line)?.bytes} />, number: true, sort: line => most(line)?.bytes },
           {

@@ -21,7 +21,7 @@ import { KeptInRange } from '../parts/kept';
 import { Missing } from '../parts/missing';
 import { RankChart } from '../parts/rank_chart';
 import { IncidentLink, SixAnswers, WithLinks } from '../parts/six_answers';
-import { SourceExcerpt } from '../parts/source_excerpt';
+import { SourceOfIncident } from '../parts/source';
 import { ThreadForm } from '../parts/thread_form';
 import { Timeline } from '../parts/timeline';
 import { rankIn } from '../ranks';
@@ -79,7 +79,9 @@ function Known({ incident }: { incident: Incident }) {
         {steps ? (
           <KeptInRange job={job} rank={incident.rank} steps={steps} captures={captures} unit={unit} />
         ) : null}
-        {report?.source && report.start[1] === incident.id ? <SourceExcerpt of={report.source} /> : null}
+        {incident.culprit ? (
+          <SourceOfIncident job={job} attempt={attempt} frame={incident.culprit} />
+        ) : null}
       </div>
       <div>
         <Evidence incident={incident} unit={unit} seen={seen} />
