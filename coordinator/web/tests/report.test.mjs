@@ -182,6 +182,20 @@ describe('a report', { skip: noBrowser }, () => {
       await page.locator('dialog').getByRole('option').first().waitFor();
     }));
 
+  test('of a capture shows the rank whose memory it holds', () => {
+    const capture = INCIDENT.subject.capture_id;
+    const answers = { ...INCIDENT.answers };
+    delete answers[paths.kept(capture, INCIDENT.subject.rank, null)];
+    answers[paths.kept(capture, 0, null)] = answer(`captures/${capture}/kept`, new URLSearchParams({ rank: '0' }));
+    const of = { sentences: [], start: ['capture', capture] };
+    return opened('capture', reportOf('inc-train-7b', { ...INCIDENT, answers }, of), async page => {
+      await page.getByRole('heading', { name: 'What rank 0 holds, by line' }).waitFor();
+      assert.equal(await page.getByText('A report does not hold this').count(), 0);
+      assert.deepEqual(await page.getByRole('combobox').locator('option').allInnerTexts(), ['0']);
+      assert.equal(await page.getByRole('columnheader', { name: 'download' }).count(), 0);
+    });
+  });
+
   test('is printed', () =>
     opened('paper', reportOf('inc-train-7b', INCIDENT), async page => {
       const pdf = await page.pdf({ format: 'A4', margin: { left: '1cm', right: '1cm' } });

@@ -98,7 +98,8 @@ const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
         number: true,
         sort: of => of.wall_error_ns,
       },
-      { title: 'download', cell: of => downloads(capture.id, of), sort: of => of.bytes },
+      // A report holds no files.
+      ...(report ? [] : [{ title: 'download', cell: (of: Part) => downloads(capture.id, of), sort: (of: Part) => of.bytes }]),
       { title: 'detail', cell: of => of.detail || '–' },
     ]}
   />
@@ -111,9 +112,9 @@ const outcome = (of: Part) => (
   </>
 );
 
-/** The files of a rank. A report holds none. */
+/** The files of a rank. */
 function downloads(capture: string, { rank, bytes: size }: Part) {
-  if (size === 0 || report) return '–';
+  if (size === 0) return '–';
   const about = {
     pickle: 'opens in pytorch.org/memory_viz and in memtape analyze',
     snapshot: 'as it is stored: protobuf, compressed with zstd; opens in memtape show',

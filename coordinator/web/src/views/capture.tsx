@@ -4,6 +4,7 @@ import { link, look, numberIn, stepsIn, type Span } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
 import { besides } from '../captures';
+import { isHere } from '../entries';
 import { SetBaseline } from '../parts/baseline';
 import { Section, Soft } from '../parts/basics';
 import { Manifest } from '../parts/capture_manifest';
@@ -63,10 +64,12 @@ export function CaptureView({ id }: { id: string }) {
   );
 }
 
-/** The memory of a rank of the capture, as a map and by line; at first the rank of an incident. */
+/** The memory of a rank of the capture, as a map and by line; at first the rank of an incident. A
+ * report has that of one rank alone. */
 function MemoryOf({ capture, first, unit }: { capture: Capture; first: number | null; unit: string }) {
-  const held = capture.parts.filter(part => part.bytes > 0).map(part => part.rank);
-  const rank = numberIn('rank') ?? first ?? capture.trigger_rank ?? held[0] ?? null;
+  const isKept = (rank: number | null) => rank !== null && isHere(paths.kept(capture.id, rank, null));
+  const held = capture.parts.filter(part => part.bytes > 0 && isKept(part.rank)).map(part => part.rank);
+  const rank = numberIn('rank') ?? [first, capture.trigger_rank, ...held].find(isKept) ?? null;
   if (rank === null) return null;
   const choose = (event: Event) =>
     look({ rank: (event.currentTarget as HTMLSelectElement).value, device: null, segment: null, block: null });

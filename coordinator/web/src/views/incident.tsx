@@ -245,7 +245,7 @@ function CaptureOf({ incident }: { incident: Incident }) {
         <>
           <p>
             <a href={link('capture', id, { rank: incident.rank })}>
-              {`Segments, blocks and lines of rank ${incident.rank} in this capture`}
+              {`${report ? 'Lines' : 'Segments, blocks and lines'} of rank ${incident.rank} in this capture`}
             </a>
           </p>
           <Manifest capture={capture} collectives={collectives} unit={unitOf(incident)} />
