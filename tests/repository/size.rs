@@ -10,13 +10,13 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 18_241, 1_760),
-    ("coordinator", 27_045, 12_848),
-    ("core", 34_829, 12_802),
+    ("cli", 18_180, 1_760),
+    ("coordinator", 27_068, 12_848),
+    ("core", 35_307, 13_137),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_707, 0),
-    ("proto", 3_729, 965),
+    ("proto", 3_732, 965),
     ("recorder", 7_890, 145),
     ("store", 12_442, 5_031),
     ("tape", 10_849, 2_666),

@@ -9,11 +9,11 @@ use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
 use memtape_core::identity::planned_end::PlannedEnd;
-use memtape_core::paging::{Urgency, left_of_plan};
+use memtape_core::paging::left_of_plan;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
-    Action, Actions, Alternative, Capture, Captures, Incident, IncidentState, Incidents, Job, Jobs,
-    MissingShard, Named, Outcome, Part,
+    Action, Actions, Alternative, Answer, Capture, Captures, Incident, Incidents, Job, Jobs,
+    MissingShard, Outcome, Part,
 };
 use memtape_proto::api::{AuditEntry, Token};
 
@@ -24,7 +24,7 @@ use crate::render::ranks::count_of_trouble;
 use crate::render::sections::{section, table_section};
 use crate::render::table::{Cell, Table};
 use crate::render::threads;
-use crate::render::units::{about_plural, bytes, counted, duration, frame, grown, plural};
+use crate::render::units::{bytes, counted, duration, frame, grown, plural};
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(of: &Jobs, now_ns: i64) -> String {
@@ -180,22 +180,25 @@ fn is_baseline(trigger: &str) -> bool {
     trigger == Reason::Baseline.as_str()
 }
 
-/// One incident: the sentence first, then its facts and evidence.
+/// One incident: the sentence first, then the six answers, its other facts, and the evidence.
 pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String {
     let mut text = String::new();
     let meaning = palette::of_incident(incident);
-    let _ = writeln!(text, "{}\n", meaning.paint(&clean(&incident.sentence)));
-    for (name, value) in incident_facts(incident) {
-        let name = Meaning::Dim.paint(&format!("{name:<12}"));
-        let _ = writeln!(text, "  {name}{}", clean(&value));
-    }
+    let _ = writeln!(text, "{}", meaning.paint(&clean(&incident.sentence)));
+    // An older coordinator has no answers.
+    let answers = incident.answers.six().into_iter().filter(|of| !of.title.is_empty());
+    facts(&mut text, answers.map(|of| (of.title.as_str(), said(of, "; "))).collect());
+    facts(&mut text, incident_facts(incident));
     section(&mut text, "Thread", threads::lines(&incident.thread));
     section(&mut text, stack_title(incident), incident.stack.iter().map(frame));
-    // What a capture showed is of its step; the figures above are the newest.
+    // What a capture showed is of its step.
     let at_step = incident.capture_step.filter(|&step| step > 0);
     let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
-    let title = format!("{}{at_step}", evidence_title(incident));
-    section(&mut text, &title, incident.evidence.iter().cloned());
+    let title = match incident.answers.evidence_title.as_str() {
+        "" => "Evidence",
+        title => title,
+    };
+    section(&mut text, &format!("{title}{at_step}"), incident.evidence.iter().cloned());
     let title = format!("Evidence against it{at_step}");
     section(&mut text, &title, incident.against.iter().cloned());
     let others = incident.alternatives.iter().flat_map(alternative);
@@ -223,6 +226,16 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
     text
 }
 
+/// Names and values, one below the other, behind an empty line; nothing where there are none.
+fn facts(text: &mut String, pairs: Vec<(&str, String)>) {
+    let width = pairs.iter().map(|(name, _)| name.chars().count() + 2).max().unwrap_or_default();
+    for (index, (name, value)) in pairs.iter().enumerate() {
+        let before = if index == 0 { "\n" } else { "" };
+        let name = Meaning::Dim.paint(&format!("{:<width$}", clean(name)));
+        let _ = writeln!(text, "{before}  {name}{}", clean(value));
+    }
+}
+
 /// Title of an incident's stack: the request that failed, or the line that grows.
 fn stack_title(incident: &Incident) -> &'static str {
     match incident.class.known() {
@@ -245,119 +258,32 @@ fn alternative(other: &Alternative) -> Vec<String> {
     evidence.chain(other.against.iter().map(|line| said(against, line))).collect()
 }
 
-/// Size of the growth, in the unit of its layer.
-fn growth(incident: &Incident) -> String {
-    let (rate, grown_bytes) = (incident.bytes_per_step, incident.grown_bytes);
-    let is_over = incident.state == IncidentState::Closed;
-    let so_far = |grown: String| format!("{grown} {}", if is_over { "in all" } else { "so far" });
-    let Named::Known(layer) = incident.layer else {
-        return format!("{} a step, {}", grown(rate), so_far(bytes(grown_bytes)));
-    };
-    let (tensors, count) = (plural(incident.count_per_step, "tensor"), incident.grown_count);
-    if let Some(since) = incident.paused_since_step {
-        let grown = if layer == Layer::Blocks { count.to_string() } else { bytes(grown_bytes) };
-        return format!("{}, none since step {since}", so_far(grown));
-    }
-    match layer {
-        Layer::Blocks => format!("+{tensors} a step, {}", so_far(count.to_string())),
-        Layer::Retries | Layer::Churn => format!("in {count} of the last 64 steps"),
-        Layer::Progress if count == 0 => "none: the job stands still".to_string(),
-        Layer::Progress => format!("{} behind its peers", plural(count, "step")),
-        Layer::Spread => format!("{} above its peers", bytes(grown_bytes)),
-        Layer::Process => "none: the rank failed".to_string(),
-        Layer::Allocated
-        | Layer::Reserved
-        | Layer::Peak
-        | Layer::Deferred
-        | Layer::NonTorch
-        | Layer::Other
-        | Layer::Host
-        | Layer::Pinned
-        | Layer::Shared
-        | Layer::Workers => format!("{} a step, {}", grown(rate), so_far(bytes(grown_bytes))),
-    }
+/// An answer with what it rests on.
+fn said(of: &Answer, by: &str) -> String {
+    let since = of.since_wall_ns.map_or(String::new(), |at| format!(" {} UTC", utc(at)));
+    let detail = if of.detail.is_empty() { "" } else { by };
+    format!("{}{since}{detail}{}", of.text, of.detail)
 }
 
-/// The line that an incident names. A process that ended by itself has none.
-fn culprit(incident: &Incident) -> Option<String> {
-    let is_sought = incident.class != Class::Died;
-    let may_come = incident.state == IncidentState::Open;
-    let unknown = if may_come { "not known yet" } else { "not known" };
-    let unknown = is_sought.then(|| unknown.to_string());
-    incident.culprit.as_ref().map(frame).or(unknown)
-}
-
-/// Title of an incident's evidence: reasons for its class, or observations of a failure.
-fn evidence_title(incident: &Incident) -> &'static str {
-    match incident.layer.known() {
-        Some(Layer::Process) => "What was seen",
-        _ => "Evidence for it",
-    }
-}
-
-/// How urgent an incident is, in words; none where this version does not know it.
-fn urgency(incident: &Incident) -> Option<&'static str> {
-    Some(match incident.urgency.known()? {
-        Urgency::Notice => "a notice: it does not page",
-        Urgency::Ticket => "a ticket: to be looked at on the next working day",
-        Urgency::Page => "it pages",
-    })
-}
-
-/// Facts of an incident, a name and a value each.
-fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
-    let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
-    let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
-        format!("in about {}{}", about_plural(steps, "step"), in_time.unwrap_or_default())
-    });
-    let percent = |ratio: f64, before: &str, after: &str| match ratio {
-        ratio if ratio > 0.0 => format!(", {before}{:.0} % {after}", ratio * 100.0),
-        _ => String::new(),
-    };
-    let explained = match incident.culprit {
-        Some(_) => percent(incident.explained_ratio, "this line explains ", "of it"),
-        None => String::new(),
-    };
-    let sure = percent(incident.confidence, "", "sure");
+/// Facts beside the six answers, a name and a value each.
+fn incident_facts(incident: &Incident) -> Vec<(&str, String)> {
     let stored = if incident.stored { ", stored" } else { "" };
-    let device = match incident.names_device {
-        true => format!(", device {}", incident.device),
-        false => String::new(),
-    };
-    let mut pairs = vec![
-        ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
-        ("job", format!("{}, rank {}{device}", incident.job, incident.rank)),
+    let mut pairs: Vec<(&str, String)> = vec![
+        ("incident", format!("{} ({}, {})", incident.id, incident.state, incident.class)),
+        ("job", incident.job.clone()),
     ];
-    if incident.state == IncidentState::Open {
-        let silenced = if threads::is_silenced(incident) { ", but is silenced" } else { "" };
-        pairs.extend(urgency(incident).map(|words| ("urgency", format!("{words}{silenced}"))));
-    }
     pairs.extend(threads::facts(incident));
-    pairs.extend(culprit(incident).map(|line| ("culprit", line)));
+    let growth = incident.answers.growth.iter();
+    pairs.extend(growth.map(|of| (of.title.as_str(), said(of, ", "))));
     if incident.layer != Layer::Process {
-        let (onset, detected, last) =
-            (incident.onset_step, incident.detected_step, incident.last_step);
-        let so_far = growth(incident);
-        let title = if incident.layer == Layer::Progress { "progress" } else { "growth" };
-        pairs.push((title, format!("{so_far} (at step {last}){explained}")));
+        let (onset, detected) = (incident.onset_step, incident.detected_step);
         pairs.push(("onset", format!("step {onset}, detected at step {detected}")));
-        if incident.state == IncidentState::Open && incident.bytes_per_step > 0 {
-            pairs.push(("forecast", format!("out of memory {out_of_memory}")));
-        }
     }
-    pairs.extend([("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns)))]);
+    pairs.push(("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns))));
     if !incident.closed_reason.is_empty() {
         pairs.push(("closed", incident.closed_reason.clone()));
     }
     pairs.extend(incident.related_id.iter().map(|id| ("see also", id.clone())));
-    if !incident.advice.is_empty() {
-        let saves = incident.remedy.saves_bytes.filter(|&saves| saves > 0);
-        let saves = saves.map_or(String::new(), |saves| format!(" (saves {})", bytes(saves)));
-        pairs.push(("try first", format!("{}{saves}", incident.advice)));
-    }
-    if !incident.restart.why.is_empty() {
-        pairs.push(("restart", incident.restart.why.clone()));
-    }
     pairs
 }
 
@@ -410,24 +336,41 @@ pub(crate) fn manifest(capture: &Capture) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memtape_proto::api::Answers;
     use serde_json::json;
 
     use super::*;
     use crate::client::parse;
 
+    fn sample_answers() -> Answers {
+        let answer = |title: &str, text: &str, detail: &str| Answer {
+            title: title.to_string(),
+            text: text.to_string(),
+            since_wall_ns: None,
+            detail: detail.to_string(),
+        };
+        let since_wall_ns = Some(1_795_244_404_000_000_000);
+        Answers {
+            rank: answer("Which rank", "rank 2", "device 0, n0"),
+            time: Answer { since_wall_ns, ..answer("Stands still", "last step", "after step 90") },
+            line: answer("Which line", "train.py:36 in remember", ""),
+            kind: answer("Leak or just big", "95 % sure: a leak", "memory is kept"),
+            restart: answer("A restart helps", "yes", "gives 82.5 MiB back (at step 90)"),
+            remedy: answer("Try first", "detach it", "saves 82.5 MiB (at step 90)"),
+            growth: vec![answer("growth", "+2.5 MiB a step", "at step 90")],
+            evidence_title: "Evidence for it".to_string(),
+        }
+    }
+
     fn sample_incident() -> Incident {
         parse(&json!({
             "id": "inc-7", "job": "train-1", "rank": 2, "names_device": true, "class": "leak",
             "state": "open", "sentence": "Rank 2 keeps 2.5 MiB a step since step 41",
-            "culprit": { "file": "train.py", "line": 36, "function": "remember" },
+            "answers": sample_answers(),
             "stack": [{ "file": "train.py", "line": 36, "function": "remember" },
                 { "file": "\u{1b}[31mtrain.py", "line": 80, "function": "main" }],
-            "onset_step": 41, "detected_step": 74, "last_step": 90, "capture_step": 74,
-            "bytes_per_step": 2_621_440,
-            "grown_bytes": 86_507_520, "explained_ratio": 0.98, "steps_to_oom": 9000,
-            "seconds_to_oom": 270, "evidence": ["allocated in 33 distinct steps"], "against": [],
-            "advice": "detach it", "confidence": 0.95, "remedy": { "saves_bytes": 86_507_520 },
-            "restart": { "why": "a restart gives 82.5 MiB back" },
+            "onset_step": 41, "detected_step": 74, "capture_step": 74,
+            "evidence": ["allocated in 33 distinct steps"], "against": [],
             "alternatives": [{ "class": "reference_cycles", "standing": "ruled_out",
             "evidence": [], "against": ["it never gave back"] }],
             "suspects": [{ "frame": { "file": "train.py", "line": 36,
@@ -456,15 +399,18 @@ mod tests {
         let expected = "\
 Rank 2 keeps 2.5 MiB a step since step 41
 
-  incident    inc-7 (open, leak, 95 % sure)
-  job         train-1, rank 2, device 0
-  culprit     train.py:36 remember
-  growth      +2.5 MiB a step, 82.5 MiB so far (at step 90), this line explains 98 % of it
-  onset       step 41, detected at step 74
-  forecast    out of memory in about 9,000 steps (4 min)
-  opened      2026-11-21 07:00:04 UTC, stored
-  try first   detach it (saves 82.5 MiB)
-  restart     a restart gives 82.5 MiB back
+  Which rank        rank 2; device 0, n0
+  Stands still      last step 2026-11-21 07:00:04 UTC; after step 90
+  Which line        train.py:36 in remember
+  Leak or just big  95 % sure: a leak; memory is kept
+  A restart helps   yes; gives 82.5 MiB back (at step 90)
+  Try first         detach it; saves 82.5 MiB (at step 90)
+
+  incident  inc-7 (open, leak)
+  job       train-1
+  growth    +2.5 MiB a step, at step 90
+  onset     step 41, detected at step 74
+  opened    2026-11-21 07:00:04 UTC, stored
 
 Stack, innermost first
   train.py:36 remember
@@ -492,17 +438,11 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     }
 
     #[test]
-    fn growth_has_the_unit_of_its_layer() {
-        let check = |layer: Layer, expected: &str| {
-            let of = Incident { layer: layer.into(), ..sample_incident() };
-            let of = Incident { count_per_step: 3, grown_count: 48, ..of };
-            assert_eq!(growth(&Incident { bytes_per_step: 2, grown_bytes: 64, ..of }), expected);
-        };
-        check(Layer::Allocated, "+2 B a step, 64 B so far");
-        check(Layer::Blocks, "+3 tensors a step, 48 so far");
-        check(Layer::Churn, "in 48 of the last 64 steps");
-        check(Layer::Spread, "64 B above its peers");
-        check(Layer::Progress, "48 steps behind its peers");
+    fn an_incident_of_an_older_coordinator_has_its_other_facts() {
+        let of = Incident { answers: Answers::default(), ..sample_incident() };
+        let text = incident(&of, None);
+        let head = "Rank 2 keeps 2.5 MiB a step since step 41\n\n  incident  inc-7 (open, leak)\n";
+        assert!(text.starts_with(head) && text.contains("\nEvidence (at step 74)\n"), "{text}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) fn words(incident: &Incident) -> Option<String> {
 }
 
 /// Facts of one incident, a name and a value each.
-pub(crate) fn facts(incident: &Incident) -> impl Iterator<Item = (&'static str, String)> {
+pub(crate) fn facts(incident: &Incident) -> impl Iterator<Item = (&str, String)> {
     let thread = &incident.thread;
     let acknowledged = thread
         .acknowledged
@@ -126,10 +126,9 @@ mod tests {
     fn a_thread_is_shown_in_order_with_its_notes_set_in() {
         let text = answers::incident(&sample(true), None);
         for expected in [
-            "  urgency     it pages, but is silenced\n",
-            "  thread      acknowledged by olga at 2026-11-21 07:00:04 UTC\n",
-            "  silenced    until step 5000, by olga at 2026-11-21 07:00:04 UTC\n",
-            "  assigned to team-a\n",
+            "  thread       acknowledged by olga at 2026-11-21 07:00:04 UTC\n",
+            "  silenced     until step 5000, by olga at 2026-11-21 07:00:04 UTC\n",
+            "  assigned to  team-a\n",
             "\nThread\n  2 earlier entries not shown\n  2026-11-21 07:00:04 UTC  olga assigned it \
              to team-a\n  2026-11-21 07:00:04 UTC  olga wrote\n    one\n    Suspects\u{fffd}[31m\n",
             "07:00:04 UTC  the silence ended: it became more urgent\n",

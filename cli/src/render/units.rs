@@ -1,6 +1,6 @@
 //! Numbers with their units, and frames, as a terminal shows them.
 
-pub(crate) use memtape_core::diagnosis::{about_plural, bytes, plural, signed_bytes};
+pub(crate) use memtape_core::diagnosis::{bytes, plural, signed_bytes};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Frame, Named};
 

@@ -6,12 +6,13 @@ use axum::http::StatusCode;
 use axum::response::Json;
 use memtape_core::action::ActionKind;
 use memtape_core::diagnosis::{self, Diagnosis, Fate};
+use memtape_core::incident::answers::{Context, RankContext};
 use memtape_core::incident::{self, Entry, ThreadRefused, ThreadRequest, Tracked, Until};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
-    Action, Actions, Alternative, Incident, IncidentState, Incidents, JobQuery, Remedy, Restart,
-    Silence, Thread, ThreadEntry,
+    Action, Actions, Alternative, Answers, Incident, IncidentState, Incidents, JobQuery, Remedy,
+    Restart, Silence, Thread, ThreadEntry,
 };
 use tokio::sync::oneshot;
 
@@ -146,6 +147,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
     let is_open = incident.is_open();
     let forecast = incident.growth.forecast.filter(|_| is_open);
     let capture = incident.capture_id.as_ref().and_then(|id| view.capture(id));
+    let capture_step = capture.map(|capture| capture.record.step);
     let growth = incident.growth;
     let (bytes_per_step, grown_bytes) = growth.bytes().unwrap_or_default();
     let (count_per_step, grown_count) = growth.count().unwrap_or_default();
@@ -165,6 +167,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         class: incident.class().into(),
         state: state.into(),
         sentence: incident.sentence_with(&fates(view, &incident)) + &pages_at(view, &incident),
+        answers: answers(view, &incident, capture_step),
         clock: incident.clock.into(),
         onset_step: growth.onset_step,
         detected_step: growth.detected_step,
@@ -184,7 +187,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         against: incident.against(),
         urgency: incident.urgency.into(),
         capture_id: incident.capture_id.clone(),
-        capture_step: capture.map(|capture| capture.record.step),
+        capture_step,
         stored: tracked.is_stored(),
         opened_wall_ns: incident.opened_wall_ns,
         updated_wall_ns: incident.updated_wall_ns,
@@ -199,6 +202,26 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         Some(diagnosis) => diagnosed(facts, diagnosis, &incident),
         None => facts,
     }
+}
+
+/// The answers, with what is known of the rank now.
+fn answers(view: &Visible<'_>, of: &incident::Incident, capture_step: Option<u64>) -> Answers {
+    let rank = view.attempt_of(of.serial).and_then(|attempt| attempt.ranks.get(&of.growth.rank));
+    let rank = rank.map(|rank| RankContext {
+        step: rank.step,
+        step_wall_ns: rank.step_wall_ns,
+        has_ended: rank.record.end.is_some(),
+        node: &rank.record.node,
+        is_sized: rank.totals.iter().any(|totals| totals.device_bytes > 0),
+        limitations: &rank.record.limitations,
+    });
+    let related = of.related.as_ref().and_then(|id| view.incident(id));
+    of.answers(&Context {
+        rank,
+        capture_step,
+        related: related.map(Tracked::incident),
+        is_silenced: of.is_silenced(view.now().wall_ns),
+    })
 }
 
 fn thread(view: &Visible<'_>, of: &incident::Incident) -> Thread {

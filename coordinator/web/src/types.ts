@@ -7,6 +7,7 @@ type Schemas = components['schemas'];
 export type Action = Schemas['Action'];
 export type Actions = Schemas['Actions'];
 export type Alternative = Schemas['Alternative'];
+export type Answer = Schemas['Answer'];
 export type Area = Schemas['Area'];
 export type Capture = Schemas['Capture'];
 export type Captures = Schemas['Captures'];

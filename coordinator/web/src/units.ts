@@ -34,13 +34,6 @@ export function bytes(count: Maybe, signed = false): string {
 export const whole = (number: Maybe): string =>
   isKnown(number) ? number.toLocaleString('en-US') : '–';
 
-/** A count in two digits, rounded as in the coordinator's sentences: `4,100`. */
-export function about(count: number, round: (number: number) => number = Math.round): string {
-  let unit = 1;
-  while (count / unit >= 100) unit *= 10;
-  return whole(round(count / unit) * unit);
-}
-
 /** `1 step`, `2 steps`. */
 export const plural = (count: number, noun: string, many = `${noun}s`): string =>
   `${whole(count)} ${count === 1 ? noun : many}`;

@@ -2,7 +2,7 @@
 
 import { deed } from './thread';
 import type { Action, Capture, Frame, Incident, Rank } from './types';
-import { bytes, isKnown, plural, unitOf, whole } from './units';
+import { isKnown, plural, unitOf, whole } from './units';
 
 // Symbol, tone and word of every state that the API names.
 const STATES: Record<string, [string, string, string]> = {
@@ -70,47 +70,6 @@ export function endOf(rank: Rank | null): string | null {
     ooms > 0 ? `ran out of device memory (${plural(ooms, 'request')} failed) and ` : '';
   const detail = rank.end !== 'exited' && rank.end_detail ? ` (${rank.end_detail})` : '';
   return `Rank ${rank.rank} ${memory}${how} after ${unitOf(rank)} ${whole(rank.step)}${detail}`;
-}
-
-/** What the evidence of an incident is: reasons for its class, or what was seen of a failure. */
-export const evidenceTitle = (incident: Incident): string =>
-  incident.layer === 'process' ? 'What was seen' : 'Evidence for it';
-
-/** The device of an incident; none of the host's memory and of steps. */
-export const deviceOf = (incident: Incident): string =>
-  (incident.names_device ? `device ${incident.device}` : '');
-
-/** How much grows, in the unit of its layer: `[name, text]` for each fact. */
-export function growth(incident: Incident): [string, string][] {
-  const [soFar, count, unit] = [incident.grown_bytes, incident.grown_count, unitOf(incident)];
-  if (incident.paused_since_step != null) {
-    const grown = incident.layer === 'blocks' ? plural(count, 'tensor') : bytes(soFar);
-    return [
-      ['growth', `none since ${unit} ${whole(incident.paused_since_step)}`],
-      ['grown', grown],
-    ];
-  }
-  switch (incident.layer) {
-    case 'blocks':
-      return [
-        ['growth', `+${plural(incident.count_per_step, 'tensor')} a ${unit}`],
-        ['grown', plural(count, 'tensor')],
-      ];
-    case 'retries':
-    case 'churn':
-      return [['growth', `in ${whole(count)} of the last 64 ${unit}s`]];
-    case 'process':
-      return [];
-    case 'progress':
-      return count > 0 ? [['behind its peers', plural(count, 'step')]] : [];
-    case 'spread':
-      return [['above its peers', bytes(soFar)]];
-    default:
-      return [
-        ['growth', `${bytes(incident.bytes_per_step, true)} a ${unit}`],
-        ['grown', bytes(soFar)],
-      ];
-  }
 }
 
 // The least urgent first.

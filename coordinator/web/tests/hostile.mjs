@@ -1,7 +1,7 @@
 // Names of a hostile user, in every place where a name can stand: HTML, a change of the direction of
 // text, 10,000 letters without a space, lines, emoji.
 
-import { action, ago, capture, collectives, entry, incident, kept, lines, node, rank, segments, thread } from './answers.mjs';
+import { action, ago, answers, capture, collectives, entry, incident, kept, lines, node, rank, said, segments, thread } from './answers.mjs';
 
 export const HOSTILE = {
   html: `<img src=x onerror="document.hurt=1"><script>document.hurt=1</script></td></table><b id=hurt>"'&amp;`,
@@ -36,6 +36,13 @@ export const hostile = {
     id: 'inc-hostile',
     capture_id: 'cap-hostile',
     sentence: `${ALL} keeps memory`,
+    answers: answers({
+      rank: said('Which rank', 'rank 2', `device 0, ${HOSTILE.long}`),
+      line: said('Which line', ALL, ALL),
+      remedy: said('Try first', ALL, ''),
+      growth: [said('growth', ALL, ALL)],
+      evidence_title: HOSTILE.html,
+    }),
     culprit: FRAME,
     stack: [FRAME, FRAME],
     evidence: [ALL, HOSTILE.html],

@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
+import { answers, said } from './answers.mjs';
 import { frames, launch, noBrowser, none, open, show, violations } from './browser.mjs';
 import { MadeUp } from './made_up.mjs';
 
@@ -43,6 +44,8 @@ const canTurnAway = page =>
       document.dispatchEvent(new Event('visibilitychange'));
     };
   });
+/** Fields of an incident whose memory is full soon. */
+const SOON = { steps_to_oom: 7, answers: answers({ time: said('Out of memory in', 'about 7 steps') }) };
 const changed = (path, of) => (at, found) => (at === path ? { ...found, ...of } : found);
 
 describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
@@ -54,7 +57,7 @@ describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
     });
     const link = page.getByRole('main').getByRole('link', { name: 'train-7b' }).first();
     await link.focus();
-    made.change = changed('incidents/inc-train-7b', { sentence: 'rank 2 keeps 99 MiB more each step', steps_to_oom: 7 });
+    made.change = changed('incidents/inc-train-7b', { sentence: 'rank 2 keeps 99 MiB more each step', ...SOON });
     await page.getByRole('heading', { name: 'rank 2 keeps 99 MiB more each step' }).waitFor();
     await page.getByText('about 7 steps').waitFor();
     await page.waitForFunction(() => document.title.startsWith('rank 2 keeps 99 MiB more'));
@@ -73,7 +76,7 @@ describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
     made.change = (path, found) =>
       path === 'jobs/train-7b/series'
         ? { ...found, steps: found.steps.map(step => step + 5), step_min_bytes: found.step_min_bytes.map(level => level * 1.5) }
-        : changed('incidents/inc-train-7b', { steps_to_oom: 7 })(path, found);
+        : changed('incidents/inc-train-7b', SOON)(path, found);
     await page.getByText('about 7 steps').waitFor();
     const asked = made.requests.length;
     // Series are asked for every five seconds.

@@ -9,7 +9,7 @@
 import { createServer } from 'node:http';
 import { fileURLToPath } from 'node:url';
 
-import { account, action, ago, area, capture, collectives, differences, entry, incident, job, kept, lines, node, rank, segments, series, thread } from './answers.mjs';
+import { account, action, ago, answers, area, capture, collectives, differences, entry, incident, job, kept, lines, node, rank, said, segments, series, thread } from './answers.mjs';
 import { page } from './bundle.mjs';
 import { HOSTILE, HOSTILE_JOB, hostile } from './hostile.mjs';
 
@@ -31,6 +31,13 @@ const DEATH = incident('died', {
   urgency: 'page',
   sentence: 'rank 2 ran out of device memory and was killed after step 800',
   related_id: 'inc-died',
+  answers: answers({
+    time: said('How long', 'it has happened', 'the rank ended after step 800'),
+    line: said('Which line', 'accumulate_predictions.py:123 in train_step', 'on the stack of the request that failed'),
+    kind: said('Leak or just big', '98 % sure: out of memory', 'it ended a leak that was reported before; a page: it wakes a person'),
+    growth: [],
+    evidence_title: 'What was seen',
+  }),
   steps_to_oom: null,
   age_buckets: [],
   suspects: [],
@@ -62,6 +69,11 @@ const INCIDENTS = [
     sentence: 'rank 4 keeps 27.5 MiB more each step; its 7 peers are flat; out of memory in about 3,000 steps',
     seconds_to_oom: 15_000,
     steps_to_oom: 3000,
+    answers: answers({
+      rank: said('Which rank', 'rank 4', 'device 0, node-b'),
+      time: said('Out of memory in', 'about 3,000 steps (4.2 h)', 'from step 800'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a page: it wakes a person, but it is silenced'),
+    }),
     thread: THREAD,
   }),
   incident('train-7b', {
@@ -71,12 +83,22 @@ const INCIDENTS = [
     sentence: 'rank 6 keeps 27.5 MiB more each step',
     seconds_to_oom: null,
     steps_to_oom: null,
+    answers: answers({
+      rank: said('Which rank', 'rank 6', 'device 0, node-b'),
+      time: said('Out of memory in', 'not known', 'no forecast for this growth'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: it wakes no one'),
+    }),
     reported_in: 'inc-silenced',
     thread: thread({ may_change: false }),
   }),
   incident('died', {
     urgency: 'notice',
     confidence: 0.61,
+    answers: answers({
+      time: said('How long', 'the rank has ended', 'after step 800'),
+      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: it wakes no one'),
+      remedy: said('Try first', 'keep numbers, not tensors: append loss.item() instead of loss', 'a guess: the cause is not proven'),
+    }),
     remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },
   }),
   DEATH,
@@ -87,6 +109,13 @@ const INCIDENTS = [
     class: 'imbalance',
     urgency: 'notice',
     sentence: 'rank 5 keeps 3 MiB more each step',
+    answers: answers({
+      rank: said('Which rank', 'rank 5', 'device 0, node-b'),
+      time: said('How long', 'over', 'judged until step 800'),
+      line: said('Which line', 'none', 'the rank has more work as a whole, and no line of it stands out'),
+      kind: said('Leak or just big', '98 % sure: an imbalance', 'just big: this rank has more work than its peers'),
+      restart: said('A restart helps', 'no', 'this rank gets more work again'),
+    }),
     culprit: null,
     closed_wall_ns: ago(5000),
     closed_reason: 'no growth over 256 steps',
@@ -103,6 +132,12 @@ const INCIDENTS = [
     age_buckets: [],
     capture_id: null,
     capture_step: null,
+    answers: answers({
+      rank: said('Which rank', 'rank 2', 'node-a'),
+      time: said('How long', 'over', 'judged until step 800'),
+      line: said('Which line', 'not known', 'only CPU tensors and pinned memory are recorded with lines'),
+      kind: said('Leak or just big', '98 % sure: growth of host memory', 'memory of the machine, not of the GPU'),
+    }),
     closed_wall_ns: ago(2000),
     closed_reason: 'the job ended',
     sentence: 'rank 2 keeps 8 MiB more of host memory each step',

@@ -16,11 +16,10 @@ const found = await modules([
   'terminal',
   'thread',
   'units',
-  'verdict',
   'visible',
   'words',
 ]);
-const { thread, visible, units, words, verdict, keys, address, captures, terminal, entries, ranks } = found;
+const { thread, visible, units, words, keys, address, captures, terminal, entries, ranks } = found;
 const MIB = 2 ** 20;
 
 // --- numbers ------------------------------------------------------------------
@@ -61,17 +60,6 @@ test('bytes are within half a percent, in the largest unit, and never 1,024 of o
     if (unit !== 'TiB') assert.ok(Number(number.replaceAll(',', '')) < 1024, `${size}: ${text}`);
     last = read;
     assert.equal(units.bytes(-size), size === 0 ? '0 B' : `−${text}`);
-  }
-});
-
-test('a count in words is within its rounding', () => {
-  for (let count = 0; count < 1e7; count = Math.ceil(count * 1.017 + 1)) {
-    const said = round => Number(units.about(count, round).replaceAll(',', ''));
-    const [near, low, high] = [said(), said(Math.floor), said(Math.ceil)];
-    assert.ok(low <= count && count <= high, `${count}: ${low} to ${high}`);
-    assert.ok(low <= near && near <= high, `${count}: ${near}`);
-    assert.ok(Math.abs(near - count) <= count / 20, `${count}: ${near}`);
-    assert.match(String(near), /^\d{1,2}0*$/);
   }
 });
 
@@ -231,8 +219,6 @@ test('a card says who knows of an incident, and a silence only while it holds', 
   const over = incidentOf('j', { thread: threadOf({ silence: { ...silence, holds: false } }) });
   assert.deepEqual(thread.marks(over, 'step'), []);
   assert.deepEqual([of, over, { ...of, state: 'closed' }].map(thread.isSilenced), [true, false, false]);
-  assert.match(verdict.whatItIs(of).detail, /a page: it wakes a person, but it is silenced$/);
-  assert.doesNotMatch(verdict.whatItIs(over).detail, /silenced/);
 });
 
 test('hidden characters are those of the program, and written out', async () => {
@@ -260,80 +246,6 @@ test('hidden characters are those of the program, and written out', async () => 
 
 test('a state of a newer coordinator stays readable', () => {
   assert.deepEqual(words.stateOf('half_asleep'), ['·', '', 'half asleep']);
-});
-
-// --- the answers of an incident -----------------------------------------------
-
-const LEAK = {
-  last_step: 150,
-  steps_to_oom: 1200,
-  steps_to_oom_p10: 1100,
-  steps_to_oom_p90: 1400,
-  seconds_to_oom: 1500,
-};
-
-test('a forecast names its range and its step, or why there is none', () => {
-  const long = (of, rank) => verdict.howLong(incidentOf('j', { ...LEAK, ...of }), rank);
-  const alive = rankOf(2, { step: 812 });
-  assert.deepEqual(long({}, alive), {
-    title: 'Out of memory in',
-    text: 'about 1,200 steps (25 min)',
-    detail: '1,100 to 1,400 (P10 to P90), from step 812',
-    since: null,
-  });
-  const none = { steps_to_oom: null };
-  const unsized = rankOf(2, { device_bytes: 0 });
-  assert.match(long(none, unsized).detail, /size of the device is not known/);
-  assert.match(long({ ...none, paused_since_step: 3 }, alive).detail, /pauses/);
-  assert.equal(long({}, rankOf(2, { end: 'killed' })).text, 'the rank has ended');
-  assert.equal(long({ state: 'closed', closed_reason: 'freed' }, alive).text, 'over');
-  assert.equal(long({ layer: 'host' }, alive).title, 'Out of host memory in');
-  assert.equal(long({ layer: 'progress', steps_to_oom: null }, alive).title, 'Stands still');
-});
-
-test('figures of a capture have its step', () => {
-  const incident = incidentOf('j', {
-    remedy: { saves_bytes: 140 * MIB, is_guess: true },
-    restart: { helps: true, freed_bytes: 140 * MIB, lasts_steps: 1, ends_after_steps: null, why: '' },
-  });
-  assert.equal(
-    verdict.restart(incident, ' at step 149').detail,
-    'gives 140 MiB back at step 149; as full as now after 1 step',
-  );
-  assert.equal(
-    verdict.saving(incident, ' at step 149'),
-    'saves 140 MiB at step 149; a guess: the cause is not proven',
-  );
-});
-
-const CLASSES =
-  'leak reference_cycles pressure imbalance fragmentation deferred_frees compile_pools cache_thrash host non_torch desynchronised died out_of_memory telemetry unknown from_tomorrow';
-const LAYERS =
-  'allocated reserved blocks host pinned shared workers retries churn process progress spread from_tomorrow';
-
-test('each class on each layer has all answers, or says why one is missing', () => {
-  for (const kind of CLASSES.split(' ')) {
-    for (const layer of LAYERS.split(' ')) {
-      for (const state of ['open', 'closed']) {
-        for (const of of [{}, { culprit: null }, { confidence: 0, capture_id: null }]) {
-          const incident = incidentOf('j', { class: kind, layer, state, steps_to_oom: null, ...of });
-          for (const rank of [null, rankOf(2, {}), rankOf(2, { end: 'killed' })]) {
-            const long = verdict.howLong(incident, rank);
-            const what = verdict.whatItIs(incident);
-            const line = incident.culprit
-              ? { text: 'the line', detail: verdict.aboutLine(incident) }
-              : verdict.noLine(incident);
-            const texts = [long.title, long.text, what.text, line.text, verdict.restart(incident, '').text];
-            const all = [...texts, long.detail, what.detail, line.detail].join(' | ');
-            assert.ok(texts.every(text => text.trim() !== ''), `${kind} ${layer}: ${all}`);
-            assert.doesNotMatch(all, /undefined|null|NaN|_/, `${kind} ${layer}`);
-            if (!incident.culprit) assert.notEqual(line.detail, '', `${kind} ${layer}: no line, no reason`);
-            for (const fact of words.growth(incident)) assert.doesNotMatch(fact.join(' '), /undefined|NaN/);
-          }
-        }
-      }
-    }
-  }
 });
 
 // --- the address --------------------------------------------------------------

@@ -129,6 +129,17 @@ pub fn percent(ppm: u32) -> String {
     format!("{} %", (u64::from(ppm) + 5_000) / 10_000)
 }
 
+/// `90 s`, `25 min`, `3.1 h`, `4 days`.
+pub(crate) fn duration(seconds: u64) -> String {
+    let rounded = |unit: u64| seconds.saturating_add(unit / 2) / unit;
+    match seconds {
+        ..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", rounded(60)),
+        7_200..172_800 => format!("{}.{} h", rounded(360) / 10, rounded(360) % 10),
+        _ => format!("{} days", grouped(rounded(86_400).into())),
+    }
+}
+
 /// `train.py:36 in train_step`; of code that `torch.compile` made, that it is.
 pub fn location(frame: &Frame) -> String {
     if is_compiled_region(frame) {
@@ -197,6 +208,14 @@ mod tests {
         assert_eq!(ranks(&[2, 5, 7], 3), "ranks 2, 5 and 7");
         assert_eq!(ranks(&[0, 1, 2, 3, 4], 12), "ranks 0, 1, 2, 3 and 8 others");
         assert_eq!(percent(973_000), "97 %");
+    }
+
+    #[test]
+    fn durations_read_well() {
+        let shown = [90, 119, 120, 1_500, 7_199, 7_200, 11_300, 172_799, 345_600].map(duration);
+        let hours = ["2.0 h", "3.1 h", "48.0 h", "4 days"];
+        assert_eq!(shown[..5], ["90 s", "119 s", "2 min", "25 min", "120 min"]);
+        assert_eq!(shown[5..], hours);
     }
 
     #[test]

@@ -6,11 +6,12 @@
 //! capture, diagnose it, consider a restart, a ticket or page. It decides which incident a finding
 //! belongs to (`deduplication.rs`), when another capture is worth it, how urgent an incident is or
 //! which other one reports the same cause, and why it is closed. Until its diagnosis, an incident
-//! states only the detector's figures.
+//! states only the detector's figures. What people ask about one is worded in `answers.rs`.
 //!
 //! It does not detect growth, take captures, read snapshots or decide about restarts, and it does
 //! not know clocks or disks. The coordinator and the evaluation carry out its effects.
 
+pub mod answers;
 mod attempt;
 mod deaths;
 mod deduplication;

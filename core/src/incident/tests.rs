@@ -1,5 +1,6 @@
 //! Scenarios and properties of the machine.
 
+mod answers;
 mod causes;
 mod failures;
 mod notices;

@@ -3,6 +3,7 @@
 use memtape_core::detector::{Layer, Scope};
 pub use memtape_core::diagnosis::{Bucket as AgeBucket, Suspect};
 use memtape_core::diagnosis::{Class, Standing};
+pub use memtape_core::incident::answers::{Answer, Answers};
 pub use memtape_core::incident::{Acknowledged, Deed, ThreadRequest};
 use memtape_core::paging::Urgency;
 pub use memtape_core::snapshot::Frame;
@@ -51,6 +52,8 @@ pub struct Incident {
     pub state: Named<IncidentState>,
     /// What happened, in one sentence.
     pub sentence: String,
+    /// What is asked first, answered in words with the step of each figure.
+    pub answers: Answers,
     /// The line to look at: where the memory was allocated, or what the workers ran most often;
     /// null where none is known.
     pub culprit: Option<Frame>,

@@ -4,7 +4,7 @@
 import { BirthsChart } from '../charts/births';
 import type { Alternative, Incident } from '../types';
 import { unitOf, whole } from '../units';
-import { evidenceTitle, lineOf, spaced } from '../words';
+import { lineOf, spaced } from '../words';
 import { Chip, Frame, List, Section, Size, Soft } from './basics';
 import { Table } from './table';
 
@@ -20,7 +20,7 @@ export function Evidence({ incident, unit, seen }: EvidenceOf) {
     <>
       <Stack of={incident} />
       <div class="columns">
-        <Sentences title={`${evidenceTitle(incident)}${seen}`} of={incident.evidence} />
+        <Sentences title={`${incident.answers?.evidence_title ?? 'Evidence'}${seen}`} of={incident.evidence} />
         <Sentences title={`Evidence against it${seen}`} of={incident.against} />
       </div>
       {incident.alternatives.length ? (

@@ -8,13 +8,13 @@ import { isSilenced, marks } from '../thread';
 import { useTitle } from '../title';
 import type { Incident, Rank } from '../types';
 import { unitOf } from '../units';
-import { howLong, isLineless, noLine, whatItIs } from '../verdict';
-import { endOf, growth, hasDied } from '../words';
+import { endOf, hasDied } from '../words';
 import { Age, Chip, Frame, Soft } from './basics';
+import { Text } from './six_answers';
 
 /** `rank` is the rank of the incident, where it is known. */
 export function IncidentCard({ incident, rank }: { incident: Incident; rank: Rank | null }) {
-  const { id, job, state, urgency, sentence, closed_reason: reason } = incident;
+  const { id, job, state, urgency, sentence, culprit, answers, closed_reason: reason } = incident;
   const end = endSince(incident, rank);
   const tone = state !== 'open' ? 'closed' : isSilenced(incident) ? 'silenced' : urgency;
   return (
@@ -33,16 +33,10 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
         <Fact name="rank">
           <a href={rankLink(job, incident.rank)}>{incident.rank}</a>
         </Fact>
-        {isLineless(incident) ? null : (
-          <Fact name="line">
-            {incident.culprit ? <Frame of={incident.culprit} /> : noLine(incident).text}
-          </Fact>
-        )}
-        {growth(incident).map(([name, value]) => (
-          <Fact name={name}>{value}</Fact>
-        ))}
+        <Fact name="line">{culprit ? <Frame of={culprit} /> : answers?.line.text}</Fact>
+        {answers?.growth.map(of => <Fact name={of.title}>{of.text}</Fact>)}
         {state === 'open' ? (
-          <Open incident={incident} rank={rank} hasEnded={end !== null} />
+          <Open incident={incident} hasEnded={end !== null} />
         ) : (
           <Fact name="closed">
             <Age at={incident.closed_wall_ns} />
@@ -55,19 +49,19 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
   );
 }
 
-function Open({ incident, rank, hasEnded }: { incident: Incident; rank: Rank | null; hasEnded: boolean }) {
-  const { title, text, since } = howLong(incident, rank);
-  const isOver = hasEnded || incident.layer === 'process';
+function Open({ incident, hasEnded }: { incident: Incident; hasEnded: boolean }) {
+  const { answers, layer, opened_wall_ns: opened } = incident;
+  const isOver = hasEnded || layer === 'process';
   return (
     <>
-      {isOver ? null : (
-        <Fact name={title.toLowerCase()}>
-          {text} {since ? <Age at={since} /> : null}
+      {isOver || !answers ? null : (
+        <Fact name={answers.time.title.toLowerCase()}>
+          <Text of={answers.time} />
         </Fact>
       )}
-      <span class="fact">{whatItIs(incident).text}</span>
+      <span class="fact">{answers?.kind.text}</span>
       <Fact name="opened">
-        <Age at={incident.opened_wall_ns} />
+        <Age at={opened} />
       </Fact>
     </>
   );

@@ -6,9 +6,7 @@ import type { ComponentChildren } from 'preact';
 import { link } from '../address';
 import { report } from '../api';
 import { rankLink } from '../ranks';
-import type { Incident, Rank } from '../types';
-import { aboutLine, howLong, noLine, restart, saving, whatItIs } from '../verdict';
-import { deviceOf, spaced } from '../words';
+import type { Answer, Incident, Rank } from '../types';
 import { Age, Chip, Frame } from './basics';
 
 interface AnswersOf {
@@ -17,97 +15,57 @@ interface AnswersOf {
   rank: Rank | null;
   /** Incidents that led to this one, or that it led to. */
   related: Incident[];
-  /** When the figures of a capture are from: ` (at step 12)`. */
-  seen: string;
 }
 
-export function SixAnswers({ incident, rank, related, seen }: AnswersOf) {
-  const { text, detail, title, since } = howLong(incident, rank);
-  const before = related.find(of => of.layer !== 'process') ?? null;
-  const kind = whatItIs(incident, before);
-  const again = restart(incident, seen);
+export function SixAnswers({ incident, rank, related }: AnswersOf) {
+  const { answers, culprit, job } = incident;
+  // An older coordinator has none.
+  if (!answers) return null;
   return (
     <dl class="answers">
-      <WhichRank incident={incident} rank={rank} />
-      <Box name={title} detail={detail}>
-        {text} {since ? <Age at={since} /> : null}
+      <Box of={answers.rank} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
+        <a href={rankLink(job, incident.rank)}>{answers.rank.text}</a>
       </Box>
-      <WhichLine incident={incident} rank={rank} />
-      <Box name="Leak or just big" detail={kind.detail}>
-        {kind.text}
+      <Box of={answers.time}>
+        <Text of={answers.time} />
       </Box>
-      <Box name="A restart helps" detail={again.detail}>
-        {again.text}
+      <Box of={answers.line} kind="wide">
+        {culprit ? <Frame of={culprit} tone="culprit" /> : answers.line.text}
       </Box>
-      <Box name="Try first" detail={saving(incident, seen)} kind="wide long">
-        {incident.advice ? (
-          <WithLinks text={incident.advice} ids={related.map(of => of.id)} />
-        ) : (
-          noAdvice(incident)
-        )}
+      <Box of={answers.kind}>{answers.kind.text}</Box>
+      <Box of={answers.restart}>{answers.restart.text}</Box>
+      <Box of={answers.remedy} kind="wide long">
+        <WithLinks text={answers.remedy.text} ids={related.map(of => of.id)} />
       </Box>
     </dl>
   );
 }
 
-const noAdvice = ({ state }: Incident): string =>
-  state === 'open' ? 'not known yet: it comes with the diagnosis' : 'not known';
-
-function WhichRank({ incident, rank }: { incident: Incident; rank: Rank | null }) {
-  const { scope, layer } = incident;
-  const own = `rank ${incident.rank}`;
-  // Of a job that stands still the rank is the one that the others wait for.
-  const isAlone = scope === 'one_rank' || layer === 'progress' || layer === 'process';
-  const stands = layer === 'progress' && scope === 'all_ranks' ? 'all ranks stand still' : '';
-  const where = [deviceOf(incident), rank?.node, stands].filter(Boolean).join(', ');
-  return (
-    <Box
-      name="Which rank"
-      detail={
-        <>
-          {where} {rank ? <Chip name={rank.end ?? rank.state} /> : null}
-        </>
-      }
-    >
-      <a href={rankLink(incident.job, incident.rank)}>
-        {isAlone ? own : `${spaced(scope)}, such as ${own}`}
-      </a>
-    </Box>
-  );
-}
-
-function WhichLine({ incident, rank }: { incident: Incident; rank: Rank | null }) {
-  const { culprit } = incident;
-  if (culprit) {
-    return (
-      <Box name="Which line" detail={aboutLine(incident)} kind="wide">
-        <Frame of={culprit} tone="culprit" />
-      </Box>
-    );
-  }
-  const { text, detail } = noLine(incident);
-  // What the recorder could not record may be why.
-  const limits = incident.class === 'unknown' || incident.class === 'telemetry' ? rank?.limitations : [];
-  return (
-    <Box name="Which line" detail={[detail, ...(limits ?? [])].join('; ')} kind="wide">
-      {text}
-    </Box>
-  );
-}
+/** The text of an answer, with the time that ends it. */
+export const Text = ({ of: { text, since_wall_ns: since } }: { of: Answer }) => (
+  <>
+    {text} {since ? <Age at={since} /> : null}
+  </>
+);
 
 interface BoxOf {
-  name: string;
-  detail: ComponentChildren;
+  of: Answer;
+  /** What follows the detail. */
+  more?: ComponentChildren;
   kind?: string;
   children: ComponentChildren;
 }
 
-const Box = ({ name, detail, kind = '', children }: BoxOf) => (
+const Box = ({ of: { title, detail }, more, kind = '', children }: BoxOf) => (
   <div class={`answer ${kind}`}>
-    <dt>{name}</dt>
+    <dt>{title}</dt>
     <dd>
       <div class="text">{children}</div>
-      {detail ? <div class="soft">{detail}</div> : null}
+      {detail || more ? (
+        <div class="soft">
+          {detail} {more}
+        </div>
+      ) : null}
     </dd>
   </div>
 );

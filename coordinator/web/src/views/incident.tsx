@@ -2,9 +2,8 @@
 // remedy), then the chart, the evidence, and all that belongs to it: its thread, with what people may do
 // about it and everything that happened in one list.
 //
-// Figures of the growth are of the last judged step. What a remedy saves and a restart gives back
-// is said with the step of the capture that it was counted in. What does not apply to the class of
-// the incident is left out.
+// Figures of the growth are of the last judged step; evidence is of the capture's step. What does
+// not apply to the class of the incident is left out.
 
 import type { ComponentChildren } from 'preact';
 import { useMemo } from 'preact/hooks';
@@ -37,7 +36,7 @@ import type {
   Ranks,
 } from '../types';
 import { isKnown, plural, unitOf, whole } from '../units';
-import { growth, spaced } from '../words';
+import { spaced } from '../words';
 
 export { Alternatives } from '../parts/evidence';
 
@@ -60,13 +59,13 @@ function Known({ incident }: { incident: Incident }) {
   const rank = rankIn(ranks, incident.rank);
   const unit = unitOf(incident);
   const steps = stepsIn();
-  // What a capture showed is of its step; all other figures are the newest.
+  // What a capture showed is of its step.
   const seen = incident.capture_step ? ` (at ${unit} ${whole(incident.capture_step)})` : '';
   return (
     <div class="incident">
       <div>
         <Head incident={incident} rank={rank} related={related} reported={reported} />
-        <SixAnswers incident={incident} rank={rank} related={related} seen={seen} />
+        <SixAnswers incident={incident} rank={rank} related={related} />
         <RankChart
           job={job}
           attempt={attempt}
@@ -174,11 +173,12 @@ function Figures({ of }: { of: Incident }) {
       <div class="columns">
         <Facts
           of={[
-            ...growth(of).map(([name, value]): [string, string] => [name, `${value}, at ${at(of.last_step)}`]),
+            ...(of.answers?.growth ?? []).map(
+              ({ title, text, detail }): [string, string] => [title, `${text}, ${detail}`],
+            ),
             isGrowth ? ['what grows', spaced(of.layer)] : null,
             part('of it explained', of.explained_bytes),
             part('not explained', of.unexplained_bytes),
-            of.restart.why ? ['a restart', of.restart.why] : null,
           ]}
         />
         <Facts

@@ -33,8 +33,17 @@ impl Diagnosis {
         u64::try_from(explained).unwrap_or(u64::MAX)
     }
 
+    /// Do the bytes of a restart and a remedy include the newest growth? Else they are as the
+    /// capture showed them.
+    pub(crate) fn counts_newest(&self, growth: &Growth) -> bool {
+        self.seen.is_some() && (self.kept(growth).is_some() || self.seen_alike(growth).is_some())
+    }
+
     /// Bytes that the remedy saves by now; none where that is not known.
     pub fn saves_bytes_now(&self, growth: &Growth) -> Option<u64> {
+        if self.seen.is_none() {
+            return self.remedy.saves_bytes;
+        }
         let since = self.explained_of(self.grown_since(growth));
         let kept = self.kept(growth).map(|kept| self.explained_of(kept));
         self.remedy.saves_bytes.map(|saves| kept.unwrap_or(saves.saturating_add(since)))
@@ -68,9 +77,14 @@ impl Diagnosis {
 
     /// Bytes grown since the comparison. A count of blocks or steps is none.
     fn grown_since(&self, growth: &Growth) -> u64 {
-        let is_same = |seen: &&Growth| seen.layer == growth.layer && growth.layer.is_bytes();
-        let seen = self.seen.as_ref().filter(is_same);
+        let seen = self.seen_alike(growth);
         seen.map_or(0, |seen| growth.grown_bytes.saturating_sub(seen.grown_bytes))
+    }
+
+    /// The growth as it was compared, where bytes of the same layer grow now.
+    fn seen_alike(&self, growth: &Growth) -> Option<&Growth> {
+        let is_same = |seen: &&Growth| seen.layer == growth.layer && growth.layer.is_bytes();
+        self.seen.as_ref().filter(is_same)
     }
 }
 

@@ -4,6 +4,8 @@
 //! the same rate; what the job needs it needs again at once.
 //! [`crate::policy`] reads this and decides whether to restart.
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt::{self, Display, Formatter};
 
 use crate::detector::{Growth, Layer};
@@ -29,23 +31,19 @@ pub struct Restart {
 
 impl Display for Restart {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self.answer {
-            RestartAnswer::GivesBack => return self.write_gain(formatter),
-            RestartAnswer::OtherProcesses => {
-                "a restart does not help: other processes hold the memory"
+        let reason = self.reason("");
+        match self.answer {
+            RestartAnswer::GivesBack | RestartAnswer::EndsWaiting => {
+                write!(formatter, "a restart {reason}")
             }
-            RestartAnswer::NeededAgain => "a restart does not help: the job needs this much again",
-            RestartAnswer::MoreWorkAgain => {
-                "a restart does not help: this rank gets more work again"
+            RestartAnswer::OtherProcesses
+            | RestartAnswer::NeededAgain
+            | RestartAnswer::MoreWorkAgain
+            | RestartAnswer::EmptiedAgain => {
+                write!(formatter, "a restart does not help: {reason}")
             }
-            RestartAnswer::EmptiedAgain => {
-                "a restart does not help: the loop empties the cache again"
-            }
-            RestartAnswer::EndsWaiting => {
-                "a restart ends the waiting; whether the rank falls behind again is not known"
-            }
-            RestartAnswer::Unknown => "whether a restart helps is not known",
-        })
+            RestartAnswer::Unknown => formatter.write_str("whether a restart helps is not known"),
+        }
     }
 }
 
@@ -70,22 +68,34 @@ impl Restart {
         Self { ends_after_steps, ..self }
     }
 
-    fn write_gain(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        match self.gives_back_bytes {
-            Some(given) => write!(formatter, "a restart gives {} back", bytes(given))?,
-            None => formatter.write_str("a restart gives the memory back")?,
-        }
-        match (self.lasts_steps, self.ends_after_steps) {
-            (Some(lasts), Some(ends)) => write!(
-                formatter,
-                "; after about {} it is as now, after about {} memory ends",
-                about_plural(lasts, "step"),
-                about(ends),
-            ),
-            (Some(lasts), None) => {
-                write!(formatter, "; after about {} it is as now", about_plural(lasts, "step"))
+    /// What it does, or why it does not help; empty where that is not known. `at` follows the bytes
+    /// that it gives back.
+    pub(crate) fn reason(&self, at: &str) -> String {
+        match self.answer {
+            RestartAnswer::GivesBack => self.gain(at),
+            RestartAnswer::OtherProcesses => "other processes hold the memory".to_string(),
+            RestartAnswer::NeededAgain => "the job needs this much again".to_string(),
+            RestartAnswer::MoreWorkAgain => "this rank gets more work again".to_string(),
+            RestartAnswer::EmptiedAgain => "the loop empties the cache again".to_string(),
+            RestartAnswer::EndsWaiting => {
+                "ends the waiting; whether the rank falls behind again is not known".to_string()
             }
-            (None, _) => formatter.write_str("; for how long is not known"),
+            RestartAnswer::Unknown => String::new(),
+        }
+    }
+
+    fn gain(&self, at: &str) -> String {
+        let given = match self.gives_back_bytes {
+            Some(given) => format!("gives {} back{at}", bytes(given)),
+            None => "gives the memory back".to_string(),
+        };
+        let lasts = self.lasts_steps.map(|lasts| about_plural(lasts, "step"));
+        match (lasts, self.ends_after_steps.map(about)) {
+            (Some(lasts), Some(ends)) => {
+                format!("{given}; after about {lasts} it is as now, after about {ends} memory ends")
+            }
+            (Some(lasts), None) => format!("{given}; after about {lasts} it is as now"),
+            (None, _) => format!("{given}; for how long is not known"),
         }
     }
 }

@@ -1,0 +1,433 @@
+//! The answers that an incident is opened for, in words: which rank, how long, which line, leak or
+//! just big, whether a restart helps, what to try first. Where there is no answer, it says why.
+//!
+//! The page and the terminal lay them out as they are. Each figure has its step: the last that was
+//! judged, or that of the capture which showed it.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Incident;
+use crate::detector::{Growth, Layer, Scope};
+use crate::diagnosis::{
+    Class, Diagnosis, about_plural, about_span, bytes, duration, location, percent, plural,
+};
+use crate::paging::Urgency;
+use crate::snapshot::Frame;
+
+/// One answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Answer {
+    /// What it answers, such as `Which line`.
+    pub title: String,
+    /// The answer, in a few words.
+    pub text: String,
+    /// A time that ends the text, in nanoseconds of Unix time; null where it names none.
+    pub since_wall_ns: Option<i64>,
+    /// What it rests on, or why it is not known; may be empty.
+    pub detail: String,
+}
+
+/// The answers about one incident.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Answers {
+    /// Which rank.
+    pub rank: Answer,
+    /// How long there is until memory is full.
+    pub time: Answer,
+    /// Which line.
+    pub line: Answer,
+    /// Leak or just big.
+    pub kind: Answer,
+    /// Whether a restart helps.
+    pub restart: Answer,
+    /// What to try first.
+    pub remedy: Answer,
+    /// How much grows, each with its step; empty where nothing is counted.
+    pub growth: Vec<Answer>,
+    /// What the evidence is: reasons for the class, or what was seen of a failure.
+    pub evidence_title: String,
+}
+
+impl Answers {
+    /// The six answers, in the order in which they are shown.
+    pub fn six(&self) -> [&Answer; 6] {
+        [&self.rank, &self.time, &self.line, &self.kind, &self.restart, &self.remedy]
+    }
+}
+
+/// What is known beside an incident.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Context<'a> {
+    /// Its rank, where that is known.
+    pub rank: Option<RankContext<'a>>,
+    /// Step of its capture, where that is stored.
+    pub capture_step: Option<u64>,
+    /// The incident that its `related` names.
+    pub related: Option<&'a Incident>,
+    /// Whether a silence holds.
+    pub is_silenced: bool,
+}
+
+/// What is known of the rank of an incident.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RankContext<'a> {
+    /// Last finished step.
+    pub step: u64,
+    /// End of that step, in nanoseconds of Unix time.
+    pub step_wall_ns: i64,
+    /// Whether its process has ended.
+    pub has_ended: bool,
+    /// Name of its node.
+    pub node: &'a str,
+    /// Whether the size of a device of it is known.
+    pub is_sized: bool,
+    /// What its recorder cannot record, and why.
+    pub limitations: &'a [String],
+}
+
+impl Incident {
+    /// The answers, with the newest figures of the growth that the incident has.
+    pub fn answers(&self, context: &Context<'_>) -> Answers {
+        let is_failure = self.growth.layer == Layer::Process;
+        let evidence_title = if is_failure { "What was seen" } else { "Evidence for it" };
+        Answers {
+            rank: rank(self, context),
+            time: time(self, context),
+            line: line(self, context),
+            kind: kind(self, context),
+            restart: restart(self, context),
+            remedy: remedy(self, context),
+            growth: growth(self),
+            evidence_title: evidence_title.to_string(),
+        }
+    }
+}
+
+fn answer(title: &str, text: impl Into<String>, detail: impl Into<String>) -> Answer {
+    let title = title.to_string();
+    Answer { title, text: text.into(), since_wall_ns: None, detail: detail.into() }
+}
+
+/// What is said of several things; empty ones are left out.
+fn joined<'a>(parts: impl IntoIterator<Item = &'a str>, by: &str) -> String {
+    let said: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    said.join(by)
+}
+
+fn rank(of: &Incident, context: &Context<'_>) -> Answer {
+    let Growth { rank, device, scope, layer, .. } = of.growth;
+    let own = format!("rank {rank}");
+    // Of a job that stands still the rank is the one that the others wait for.
+    let is_alone = matches!(layer, Layer::Progress | Layer::Process);
+    let text = match scope {
+        Scope::OneRank => own,
+        Scope::Role | Scope::AllRanks if is_alone => own,
+        Scope::Role => format!("the ranks of one role, such as {own}"),
+        Scope::AllRanks => format!("all ranks, such as {own}"),
+    };
+    let device = if layer.names_device() { format!("device {device}") } else { String::new() };
+    let node = context.rank.map_or("", |rank| rank.node);
+    let stand = if of.growth.is_standstill() { "all ranks stand still" } else { "" };
+    answer("Which rank", text, joined([device.as_str(), node, stand], ", "))
+}
+
+// --- how long -----------------------------------------------------------------
+
+fn time(of: &Incident, context: &Context<'_>) -> Answer {
+    let Growth { layer, last_step, .. } = of.growth;
+    let unit = of.clock.unit();
+    let newest = format!("{unit} {}", context.rank.map_or(last_step, |rank| rank.step));
+    let how_long = |text: &str, detail: String| answer("How long", text, detail);
+    if !of.is_open() {
+        return how_long("over", format!("judged until {unit} {last_step}"));
+    }
+    let has_ended = context.rank.map(|rank| rank.has_ended);
+    match (layer, has_ended) {
+        (Layer::Process, None) => how_long("it has happened", format!("after {newest}")),
+        (Layer::Process, Some(true)) => {
+            how_long("it has happened", format!("the rank ended after {newest}"))
+        }
+        (Layer::Process, Some(false)) => {
+            how_long("it has happened", format!("the rank goes on, now at {newest}"))
+        }
+        (_, Some(true)) => how_long("the rank has ended", format!("after {newest}")),
+        (Layer::Progress, _) => {
+            let (text, since_wall_ns) = match context.rank {
+                Some(rank) => ("last step", rank.step_wall_ns),
+                None => ("since", of.opened_wall_ns),
+            };
+            let stands = answer("Stands still", text, format!("after {newest}"));
+            Answer { since_wall_ns: Some(since_wall_ns), ..stands }
+        }
+        (Layer::Spread, _) => {
+            let why = "the distance to the peers stays; it does not grow";
+            how_long("no end in sight", why.to_string())
+        }
+        (Layer::Retries | Layer::Churn, _) => {
+            let why = format!("it recurs from {unit} to {unit}; nothing grows");
+            how_long("no end in sight", why)
+        }
+        (Layer::Host | Layer::Pinned | Layer::Shared | Layer::Workers, _) => {
+            until_full("Out of host memory in", of, context, &newest)
+        }
+        (
+            Layer::Allocated
+            | Layer::Reserved
+            | Layer::Blocks
+            | Layer::Peak
+            | Layer::Deferred
+            | Layer::NonTorch
+            | Layer::Other,
+            _,
+        ) => until_full("Out of memory in", of, context, &newest),
+    }
+}
+
+/// The forecast, which counts from the newest step, or why there is none.
+fn until_full(title: &str, of: &Incident, context: &Context<'_>, newest: &str) -> Answer {
+    let growth = &of.growth;
+    let Some(steps) = growth.steps_to_oom else {
+        let is_sized = context.rank.is_none_or(|rank| rank.is_sized);
+        let why = if growth.paused_since_step.is_some() {
+            "the growth pauses"
+        } else if growth.layer.names_device() && !is_sized {
+            "the size of the device is not known"
+        } else {
+            "no forecast for this growth"
+        };
+        return answer(title, "not known", why);
+    };
+    let span = growth.forecast.map_or(String::new(), |span| {
+        let [low, high] = about_span(span.p10, span.p90);
+        format!("{low} to {high} (P10 to P90), ")
+    });
+    let seconds = of.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds)));
+    let steps = about_plural(steps, of.clock.unit());
+    let text = format!("about {steps}{}", seconds.unwrap_or_default());
+    answer(title, text, format!("{span}from {newest}"))
+}
+
+// --- which line ---------------------------------------------------------------
+
+fn line(of: &Incident, context: &Context<'_>) -> Answer {
+    const TITLE: &str = "Which line";
+    let named = of.diagnosis.as_ref().and_then(|known| Some((known, known.culprit.as_ref()?)));
+    if let Some((diagnosis, culprit)) = named {
+        return answer(TITLE, location(culprit), about_line(of, diagnosis, culprit, context));
+    }
+    let class = of.class();
+    let (text, why) = match class {
+        Class::Died => ("none", "the end of a process has no line"),
+        Class::Fragmentation => {
+            ("none", "no tensor uses this memory; the evidence says what holds its segments")
+        }
+        Class::CompilePools => ("none", "the pools belong to captured CUDA graphs, not to a line"),
+        Class::Imbalance => {
+            ("none", "the rank has more work as a whole, and no line of it stands out")
+        }
+        Class::Desynchronised => {
+            ("none", "memory is not to blame; the capture shows the collective")
+        }
+        Class::OutOfMemory => ("not known", "the request that failed has no stack"),
+        Class::Host => ("not known", "only CPU tensors and pinned memory are recorded with lines"),
+        Class::NonTorch => {
+            ("not known", "no recorded call took it, as with NCCL or another process")
+        }
+        Class::Telemetry => ("not known", "too little was recorded"),
+        Class::DeferredFrees
+        | Class::ReferenceCycles
+        | Class::Leak
+        | Class::CacheThrash
+        | Class::Pressure
+        | Class::Unknown => match (&of.capture_id, of.is_open()) {
+            (Some(_), _) => ("not known", "the stacks in the capture do not explain it"),
+            (None, true) => ("not known yet", "the capture that shows it is not in"),
+            (None, false) => ("not known", "it was over before a capture was in"),
+        },
+    };
+    // What the recorder could not record may be why.
+    let may_limit = matches!(class, Class::Unknown | Class::Telemetry);
+    let rank = context.rank.filter(|_| may_limit);
+    let limitations = rank.map_or(&[][..], |rank| rank.limitations);
+    answer(TITLE, text, joined([why].into_iter().chain(limitations.iter().map(|s| &**s)), "; "))
+}
+
+/// What the line has to do with the incident.
+fn about_line(
+    of: &Incident,
+    diagnosis: &Diagnosis,
+    culprit: &Frame,
+    context: &Context<'_>,
+) -> String {
+    let is_line = |frame: &Frame| (&frame.file, frame.line) == (&culprit.file, culprit.line);
+    if diagnosis.class == Class::OutOfMemory {
+        let is_asking = diagnosis.stack.iter().any(is_line);
+        let (asks, grew) =
+            ("on the stack of the request that failed", "the line of the growth before it");
+        return if is_asking { asks } else { grew }.to_string();
+    }
+    if of.growth.layer == Layer::Workers {
+        return "what its workers ran most often".to_string();
+    }
+    let all = if of.growth.layer == Layer::Spread { "difference" } else { "growth" };
+    match diagnosis.explained_ppm {
+        0 => String::new(),
+        share => {
+            format!("explains {} of the {all}{}", percent(share), at(of, context.capture_step))
+        }
+    }
+}
+
+// --- leak or just big ---------------------------------------------------------
+
+/// What it is, how sure that is, and how urgent.
+fn kind(of: &Incident, context: &Context<'_>) -> Answer {
+    let urgency = match of.urgency {
+        Urgency::Notice => "a notice: it wakes no one",
+        Urgency::Ticket => "a ticket: for the next working day",
+        Urgency::Page => "a page: it wakes a person",
+    };
+    let (urgency, silenced) = match (of.is_open(), context.is_silenced) {
+        (true, true) => (urgency, ", but it is silenced"),
+        (true, false) => (urgency, ""),
+        (false, _) => ("", ""),
+    };
+    let sure_ppm = of.diagnosis.as_ref().map_or(0, |known| known.confidence_ppm);
+    let known = kind_of(of.class(), context).filter(|_| sure_ppm > 0);
+    let (text, why) = match known {
+        Some((name, why)) => (format!("{} sure: {name}", percent(sure_ppm)), why),
+        None => {
+            let text = if of.is_open() { "no diagnosis yet" } else { "no diagnosis" };
+            let why = match of.capture_id {
+                Some(_) => "the capture does not explain it",
+                None => "no capture is in",
+            };
+            (text.to_string(), why.to_string())
+        }
+    };
+    answer("Leak or just big", text, format!("{}{silenced}", joined([&*why, urgency], "; ")))
+}
+
+/// What a class is called, and whether it is a leak or just big; none where it is not known.
+fn kind_of(class: Class, context: &Context<'_>) -> Option<(&'static str, String)> {
+    let (name, why) = match class {
+        Class::Leak => (class.noun(), "memory is kept that should be freed"),
+        Class::ReferenceCycles => (class.noun(), "a leak until Python's collector runs"),
+        Class::Pressure => ("pressure", "just big: the job needs this much"),
+        Class::Imbalance => ("an imbalance", "just big: this rank has more work than its peers"),
+        Class::Fragmentation => {
+            (class.noun(), "no leak: tensors do not use what the allocator holds")
+        }
+        Class::DeferredFrees => (class.noun(), "no leak: other streams still use what was freed"),
+        Class::CompilePools => (class.noun(), "one more pool of CUDA graphs for each new shape"),
+        Class::CacheThrash => ("cache thrash", "no leak: time is lost, not memory"),
+        Class::Host => (class.noun(), "memory of the machine, not of the GPU"),
+        Class::NonTorch => (class.noun(), "not of PyTorch's allocator"),
+        Class::Desynchronised => ("desynchronised ranks", "neither: ranks wait for another"),
+        Class::Died => ("a process that died", "neither: a process has ended"),
+        Class::OutOfMemory => return Some(("out of memory", led_by(context.related))),
+        Class::Telemetry => ("too little was recorded", "what it is cannot be said"),
+        Class::Unknown => return None,
+    };
+    Some((name, why.to_string()))
+}
+
+/// Whether a request failed because of something that was reported before.
+fn led_by(related: Option<&Incident>) -> String {
+    match related {
+        Some(before) if before.growth.is_standstill() => {
+            "it ended a standstill that was reported before".to_string()
+        }
+        Some(before) => format!("it ended {} that was reported before", before.class().noun()),
+        None => "no growth was reported before it".to_string(),
+    }
+}
+
+// --- what to do ---------------------------------------------------------------
+
+fn restart(of: &Incident, context: &Context<'_>) -> Answer {
+    const TITLE: &str = "A restart helps";
+    let Some(diagnosis) = &of.diagnosis else { return answer(TITLE, "not known", "") };
+    let restart = diagnosis.restart_now(&of.growth, of.is_open());
+    let text = match restart.answer.helps() {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "not known",
+    };
+    let why = restart.reason(&counted_at(of, diagnosis, context));
+    answer(TITLE, text, of.clock.in_words(&why))
+}
+
+fn remedy(of: &Incident, context: &Context<'_>) -> Answer {
+    const TITLE: &str = "Try first";
+    let advised = of.diagnosis.as_ref().filter(|known| !known.advice.is_empty());
+    let Some(diagnosis) = advised else {
+        let is_open = of.is_open();
+        let text = if is_open { "not known yet: it comes with the diagnosis" } else { "not known" };
+        return answer(TITLE, text, "");
+    };
+    let saves = diagnosis.saves_bytes_now(&of.growth).map_or(String::new(), |saves| {
+        format!("saves {}{}", bytes(saves), counted_at(of, diagnosis, context))
+    });
+    let is_guess = diagnosis.remedy.is_guess;
+    let guess = if is_guess { "a guess: the cause is not proven" } else { "" };
+    answer(TITLE, of.clock.in_words(&diagnosis.advice), joined([saves.as_str(), guess], "; "))
+}
+
+/// The step of the bytes that a restart gives back and the remedy saves, as [`at`].
+fn counted_at(of: &Incident, diagnosis: &Diagnosis, context: &Context<'_>) -> String {
+    let is_newest = diagnosis.counts_newest(&of.growth);
+    at(of, if is_newest { Some(of.growth.last_step) } else { context.capture_step })
+}
+
+/// ` (at step 812)`, to follow a figure; empty where its step is not known.
+fn at(of: &Incident, step: Option<u64>) -> String {
+    step.map_or(String::new(), |step| format!(" (at {} {step})", of.clock.unit()))
+}
+
+// --- the growth ---------------------------------------------------------------
+
+/// How much grows, in the unit of its layer, or how far a condition goes.
+fn growth(of: &Incident) -> Vec<Answer> {
+    let (growth, unit) = (&of.growth, of.clock.unit());
+    let (rate, grown) = growth.bytes().or(growth.count()).unwrap_or_default();
+    let at = format!("at {unit} {}", growth.last_step);
+    let fact = |title: &str, text: String| answer(title, text, at.clone());
+    let are_blocks = growth.layer == Layer::Blocks;
+    let amount = |value| if are_blocks { plural(value, "tensor") } else { bytes(value) };
+    match growth.layer {
+        Layer::Process => Vec::new(),
+        Layer::Progress if grown == 0 => Vec::new(),
+        Layer::Progress => vec![fact("behind its peers", plural(grown, unit))],
+        Layer::Spread => vec![fact("above its peers", bytes(grown))],
+        Layer::Retries | Layer::Churn => {
+            vec![fact("recurs", format!("in {grown} of the last 64 {unit}s"))]
+        }
+        Layer::Allocated
+        | Layer::Reserved
+        | Layer::Blocks
+        | Layer::Peak
+        | Layer::Deferred
+        | Layer::NonTorch
+        | Layer::Other
+        | Layer::Host
+        | Layer::Pinned
+        | Layer::Shared
+        | Layer::Workers => {
+            let now = match growth.paused_since_step {
+                Some(since) => format!("none since {unit} {since}"),
+                None => format!("+{} a {unit}", amount(rate)),
+            };
+            vec![fact("growth", now), fact("grown", amount(grown))]
+        }
+    }
+}

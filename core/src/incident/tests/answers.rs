@@ -1,0 +1,334 @@
+//! The answers about an incident: one example for each branch.
+
+use super::*;
+use crate::detector::Forecast;
+use crate::diagnosis::{Restart, RestartAnswer};
+use crate::incident::answers::{Answer, Context, RankContext};
+
+const MIB: u64 = 1 << 20;
+
+const RANK: RankContext<'_> = RankContext {
+    step: 812,
+    step_wall_ns: 81,
+    has_ended: false,
+    node: "node-a",
+    is_sized: true,
+    limitations: &[],
+};
+
+const ALIVE: Context<'_> =
+    Context { rank: Some(RANK), capture_step: Some(149), related: None, is_silenced: false };
+
+const ENDED: Context<'_> = Context { rank: Some(RankContext { has_ended: true, ..RANK }), ..ALIVE };
+
+const NOTHING: Context<'_> =
+    Context { rank: None, capture_step: None, related: None, is_silenced: false };
+
+/// An open incident about growth without a diagnosis.
+fn found(growth: Growth) -> Incident {
+    Incident {
+        id: "inc-1".to_string(),
+        serial: 1,
+        job: "train".to_string(),
+        attempt: 0,
+        growth,
+        clock: Clock::Steps,
+        former: Vec::new(),
+        joined: Vec::new(),
+        related: None,
+        failure: None,
+        seconds_to_oom: None,
+        seconds_to_job_end: None,
+        diagnosis: None,
+        urgency: Urgency::Page,
+        reported_in: None,
+        thread: Thread::default(),
+        capture_id: None,
+        not_compared: None,
+        opened_wall_ns: 70,
+        updated_wall_ns: 70,
+        closed: None,
+    }
+}
+
+/// The same of a layer, without a forecast.
+fn of_layer(layer: Layer) -> Incident {
+    found(Growth { layer, steps_to_oom: None, ..leak(2) })
+}
+
+/// A leak that was compared at its last step, with this class.
+fn known(class: Class) -> Incident {
+    let growth = Growth { last_step: 150, ..leak(2) };
+    let seen = Some(growth);
+    let diagnosis = Diagnosis { explained_ppm: 980_000, seen, ..*diagnosis(class, 36) };
+    Incident {
+        diagnosis: Some(Box::new(diagnosis)),
+        capture_id: Some("cap-1".to_string()),
+        ..found(growth)
+    }
+}
+
+/// The same without a line.
+fn lineless(class: Class) -> Incident {
+    let mut of = known(class);
+    of.diagnosis.as_mut().expect("known").culprit = None;
+    of
+}
+
+fn closed(of: Incident) -> Incident {
+    let reason = ClosedReason::AttemptEnded;
+    Incident { closed: Some(Closed { wall_ns: 90, reason }), ..of }
+}
+
+fn check(answer: &Answer, expected: [&str; 3]) {
+    assert_eq!([&*answer.title, &*answer.text, &*answer.detail], expected);
+}
+
+#[test]
+fn the_rank_is_an_example_where_several_grow() {
+    let check = |layer: Layer, scope: Scope, context: &Context<'_>, text: &str, detail: &str| {
+        let of = found(Growth { layer, scope, ..leak(2) });
+        check(&of.answers(context).rank, ["Which rank", text, detail]);
+    };
+    let own = "rank 2";
+    check(Layer::Allocated, Scope::OneRank, &ALIVE, own, "device 0, node-a");
+    check(Layer::Allocated, Scope::OneRank, &NOTHING, own, "device 0");
+    let role = "the ranks of one role, such as rank 2";
+    check(Layer::Host, Scope::Role, &ALIVE, role, "node-a");
+    check(Layer::Host, Scope::AllRanks, &NOTHING, "all ranks, such as rank 2", "");
+    let stand = "node-a, all ranks stand still";
+    check(Layer::Progress, Scope::AllRanks, &ALIVE, own, stand);
+    check(Layer::Progress, Scope::OneRank, &ALIVE, own, "node-a");
+}
+
+#[test]
+fn a_forecast_names_its_span_and_its_step() {
+    let forecast = Some(Forecast { p10: 1_100, p50: 1_200, p90: 1_400 });
+    let growth = Growth { steps_to_oom: Some(1_200), forecast, ..leak(2) };
+    let of = Incident { seconds_to_oom: Some(1_500), ..found(growth) };
+    let expected = |title, from| [title, "about 1,200 steps (25 min)", from];
+    let span = "1,100 to 1,400 (P10 to P90), from step 812";
+    check(&of.answers(&ALIVE).time, expected("Out of memory in", span));
+    let span = "1,100 to 1,400 (P10 to P90), from step 20";
+    check(&of.answers(&NOTHING).time, expected("Out of memory in", span));
+    let of_host = Growth { layer: Layer::Host, forecast: None, ..growth };
+    let of_host = Incident { growth: of_host, clock: Clock::Turns, ..of };
+    let expected = ["Out of host memory in", "about 1,200 turns (25 min)", "from turn 812"];
+    check(&of_host.answers(&ALIVE).time, expected);
+}
+
+#[test]
+fn without_a_forecast_the_time_says_why() {
+    let check = |of: &Incident, context: &Context<'_>, expected: [&str; 3]| {
+        check(&of.answers(context).time, expected);
+    };
+    let full = |why| ["Out of memory in", "not known", why];
+    let none = of_layer(Layer::Allocated);
+    check(&none, &ALIVE, full("no forecast for this growth"));
+    let unsized_rank = Some(RankContext { is_sized: false, ..RANK });
+    let unsized_rank = Context { rank: unsized_rank, ..ALIVE };
+    check(&none, &unsized_rank, full("the size of the device is not known"));
+    let host = ["Out of host memory in", "not known", "no forecast for this growth"];
+    check(&of_layer(Layer::Pinned), &unsized_rank, host);
+    let mut pauses = none.clone();
+    pauses.growth.paused_since_step = Some(15);
+    check(&pauses, &ALIVE, full("the growth pauses"));
+    check(&none, &ENDED, ["How long", "the rank has ended", "after step 812"]);
+    check(&closed(none), &ENDED, ["How long", "over", "judged until step 20"]);
+    let stays = "the distance to the peers stays; it does not grow";
+    check(&of_layer(Layer::Spread), &ALIVE, ["How long", "no end in sight", stays]);
+    let recurs = "it recurs from step to step; nothing grows";
+    check(&of_layer(Layer::Retries), &ALIVE, ["How long", "no end in sight", recurs]);
+    check(&of_layer(Layer::Churn), &NOTHING, ["How long", "no end in sight", recurs]);
+    let failed = of_layer(Layer::Process);
+    let happened = |detail| ["How long", "it has happened", detail];
+    check(&failed, &NOTHING, happened("after step 20"));
+    check(&failed, &ENDED, happened("the rank ended after step 812"));
+    check(&failed, &ALIVE, happened("the rank goes on, now at step 812"));
+}
+
+#[test]
+fn a_standstill_has_the_time_of_its_last_step() {
+    let time = |of: &Incident, context: &Context<'_>, since_wall_ns, expected: [&str; 3]| {
+        let answer = of.answers(context).time;
+        assert_eq!(answer.since_wall_ns, since_wall_ns);
+        check(&answer, expected);
+    };
+    let of = of_layer(Layer::Progress);
+    time(&of, &ALIVE, Some(81), ["Stands still", "last step", "after step 812"]);
+    time(&of, &NOTHING, Some(70), ["Stands still", "since", "after step 20"]);
+    time(&of, &ENDED, None, ["How long", "the rank has ended", "after step 812"]);
+    time(&closed(of), &ALIVE, None, ["How long", "over", "judged until step 20"]);
+}
+
+#[test]
+fn a_line_says_what_it_has_to_do_with_the_incident() {
+    let line = |of: &Incident, expected: &str| {
+        check(&of.answers(&ALIVE).line, ["Which line", "train.py:36", expected]);
+    };
+    let leak = known(Class::Leak);
+    line(&leak, "explains 98 % of the growth (at step 149)");
+    let mut of = leak.clone();
+    of.growth.layer = Layer::Spread;
+    line(&of, "explains 98 % of the difference (at step 149)");
+    of.growth.layer = Layer::Workers;
+    line(&of, "what its workers ran most often");
+    let mut of = leak;
+    of.diagnosis.as_mut().expect("known").explained_ppm = 0;
+    line(&of, "");
+    let mut of = known(Class::OutOfMemory);
+    line(&of, "the line of the growth before it");
+    let diagnosis = of.diagnosis.as_mut().expect("known");
+    diagnosis.stack = diagnosis.culprit.iter().cloned().collect();
+    line(&of, "on the stack of the request that failed");
+}
+
+#[test]
+fn without_a_line_the_answer_says_why() {
+    let line = |of: &Incident, context: &Context<'_>, text: &str, why: &str| {
+        check(&of.answers(context).line, ["Which line", text, why]);
+    };
+    for class in Class::ALL {
+        let answer = lineless(*class).answers(&ALIVE).line;
+        assert!(!answer.text.is_empty() && !answer.detail.is_empty(), "{class:?}: {answer:?}");
+    }
+    line(&lineless(Class::Died), &ALIVE, "none", "the end of a process has no line");
+    let none = "the request that failed has no stack";
+    line(&lineless(Class::OutOfMemory), &ALIVE, "not known", none);
+    let unexplained = "the stacks in the capture do not explain it";
+    line(&lineless(Class::Leak), &ALIVE, "not known", unexplained);
+    let new = found(leak(2));
+    line(&new, &NOTHING, "not known yet", "the capture that shows it is not in");
+    let late = "it was over before a capture was in";
+    line(&closed(new), &NOTHING, "not known", late);
+    let limitations = ["no stacks".to_string()];
+    let rank = Some(RankContext { limitations: &limitations, ..RANK });
+    let limited = Context { rank, ..ALIVE };
+    let why = "too little was recorded; no stacks";
+    line(&lineless(Class::Telemetry), &limited, "not known", why);
+    line(&lineless(Class::Leak), &limited, "not known", unexplained);
+}
+
+#[test]
+fn the_kind_says_how_sure_it_is_and_how_urgent() {
+    let kind = |of: &Incident, context: &Context<'_>, text: &str, detail: &str| {
+        check(&of.answers(context).kind, ["Leak or just big", text, detail]);
+    };
+    let leak = known(Class::Leak);
+    let (sure, kept) = ("90 % sure: a leak", "memory is kept that should be freed");
+    kind(&leak, &ALIVE, sure, &format!("{kept}; a page: it wakes a person"));
+    let silenced = Context { is_silenced: true, ..ALIVE };
+    let said = format!("{kept}; a page: it wakes a person, but it is silenced");
+    kind(&leak, &silenced, sure, &said);
+    kind(&closed(leak.clone()), &silenced, sure, kept);
+    let ticket = Incident { urgency: Urgency::Ticket, ..leak.clone() };
+    kind(&ticket, &ALIVE, sure, &format!("{kept}; a ticket: for the next working day"));
+    let notice = Incident { urgency: Urgency::Notice, ..known(Class::Unknown) };
+    let why = "the capture does not explain it; a notice: it wakes no one";
+    kind(&notice, &ALIVE, "no diagnosis yet", why);
+    kind(&closed(of_layer(Layer::Host)), &ALIVE, "no diagnosis", "no capture is in");
+    for class in Class::ALL.iter().filter(|class| **class != Class::Unknown) {
+        let answer = closed(known(*class)).answers(&ALIVE).kind;
+        assert!(answer.text.starts_with("90 % sure: ") && !answer.detail.is_empty(), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_failed_request_names_what_led_to_it() {
+    let kind = |related: Option<&Incident>, detail: &str| {
+        let of = closed(known(Class::OutOfMemory));
+        let answer = of.answers(&Context { related, ..ALIVE }).kind;
+        check(&answer, ["Leak or just big", "90 % sure: out of memory", detail]);
+    };
+    kind(Some(&known(Class::Leak)), "it ended a leak that was reported before");
+    kind(Some(&found(leak(2))), "it ended growth that was reported before");
+    let mut stood = of_layer(Layer::Progress);
+    stood.growth.scope = Scope::AllRanks;
+    kind(Some(&stood), "it ended a standstill that was reported before");
+    kind(None, "no growth was reported before it");
+}
+
+#[test]
+fn figures_of_a_restart_and_a_remedy_have_their_step() {
+    let mut of = known(Class::Leak);
+    let diagnosis = of.diagnosis.as_mut().expect("known");
+    diagnosis.advice = "free it each step".to_string();
+    diagnosis.remedy.saves_bytes = Some(12 * MIB);
+    diagnosis.remedy.is_guess = true;
+    diagnosis.restart = Restart {
+        answer: RestartAnswer::GivesBack,
+        gives_back_bytes: Some(12 * MIB),
+        lasts_steps: Some(12),
+        ends_after_steps: None,
+    };
+    // All of a leak is kept: its bytes are those of the detector, and newer than the capture.
+    (of.growth.last_step, of.growth.grown_bytes) = (812, 300 * MIB);
+    let gives = "gives 300 MiB back (at step 812); after about 300 steps it is as now, after about \
+                 10,000 memory ends";
+    check(&of.answers(&ALIVE).restart, ["A restart helps", "yes", gives]);
+    let saves = "saves 294 MiB (at step 812); a guess: the cause is not proven";
+    check(&of.answers(&ALIVE).remedy, ["Try first", "free it each step", saves]);
+    // A failure has no bytes that grow: they are as the capture showed them.
+    let onset_step = of.growth.last_step;
+    of.growth = Growth { layer: Layer::Process, onset_step, steps_to_oom: None, ..of.growth };
+    let gives = "gives 12 MiB back (at step 149); after about 12 steps it is as now";
+    check(&of.answers(&ALIVE).restart, ["A restart helps", "yes", gives]);
+    let gives = "gives 12 MiB back; after about 12 turns it is as now";
+    of.clock = Clock::Turns;
+    check(&of.answers(&NOTHING).restart, ["A restart helps", "yes", gives]);
+    let saves = "saves 12 MiB; a guess: the cause is not proven";
+    check(&of.answers(&NOTHING).remedy, ["Try first", "free it each turn", saves]);
+}
+
+#[test]
+fn a_restart_that_does_not_help_says_why() {
+    let check = |answer: RestartAnswer, text: &str, why: &str| {
+        let mut of = known(Class::Pressure);
+        of.diagnosis.as_mut().expect("known").restart = Restart { answer, ..Restart::default() };
+        check(&of.answers(&ALIVE).restart, ["A restart helps", text, why]);
+    };
+    check(RestartAnswer::NeededAgain, "no", "the job needs this much again");
+    check(RestartAnswer::OtherProcesses, "no", "other processes hold the memory");
+    let waiting = "ends the waiting; whether the rank falls behind again is not known";
+    check(RestartAnswer::EndsWaiting, "not known", waiting);
+    check(RestartAnswer::Unknown, "not known", "");
+}
+
+#[test]
+fn before_a_diagnosis_nothing_is_advised() {
+    let of = found(leak(2));
+    check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", ""]);
+    let later = "not known yet: it comes with the diagnosis";
+    check(&of.answers(&ALIVE).remedy, ["Try first", later, ""]);
+    check(&closed(of).answers(&ALIVE).remedy, ["Try first", "not known", ""]);
+}
+
+#[test]
+fn growth_has_the_unit_of_its_layer_and_its_step() {
+    let check = |layer: Layer, rate: u64, grown: u64, expected: &[(&str, &str)]| {
+        let growth = Growth { layer, bytes_per_step: rate, grown_bytes: grown, ..leak(2) };
+        let facts = found(growth).answers(&ALIVE).growth;
+        let found: Vec<_> = facts.iter().map(|of| (&*of.title, &*of.text)).collect();
+        assert_eq!(found, expected);
+        assert!(facts.iter().all(|of| of.detail == "at step 20"), "{facts:?}");
+    };
+    check(Layer::Allocated, 2, 64, &[("growth", "+2 B a step"), ("grown", "64 B")]);
+    let tensors = [("growth", "+1 tensor a step"), ("grown", "48 tensors")];
+    check(Layer::Blocks, 1, 48, &tensors);
+    check(Layer::Churn, 0, 48, &[("recurs", "in 48 of the last 64 steps")]);
+    check(Layer::Spread, 0, 64, &[("above its peers", "64 B")]);
+    check(Layer::Progress, 0, 1, &[("behind its peers", "1 step")]);
+    check(Layer::Progress, 0, 0, &[]);
+    check(Layer::Process, 0, 0, &[]);
+    let growth = Growth { paused_since_step: Some(15), ..leak(2) };
+    let facts = found(growth).answers(&ALIVE).growth;
+    let texts: Vec<_> = facts.iter().map(|of| &*of.text).collect();
+    assert_eq!(texts, ["none since step 15", "16 MiB"]);
+}
+
+#[test]
+fn evidence_of_a_failure_is_what_was_seen() {
+    let title = |layer| of_layer(layer).answers(&NOTHING).evidence_title;
+    assert_eq!(title(Layer::Process), "What was seen");
+    assert_eq!(title(Layer::Allocated), "Evidence for it");
+}
