@@ -1,10 +1,10 @@
 //! Lines of the program's own files, beside the lines that hold its memory.
 //!
-//! The name of a file comes from a tape or a snapshot, which a user of the machine may have written.
+//! The name of a file comes from a tape or a snapshot, which any user of a node may have written.
 //! So a file is read only if it is a regular file of Python of a modest size, below a folder that
-//! the operator has named, and if it belongs to the owner of the job: nobody reads by a job of
-//! theirs what only the coordinator may read. Files are read where the coordinator runs; in a
-//! cluster that is a folder which its nodes share.
+//! the operator has named, and if it belongs to the owner of the job: a job shows no file that its
+//! owner may not read. Files are read where the coordinator runs; in a cluster, from a folder that
+//! the nodes share.
 //!
 //! It does not decide who may ask: `http/source_routes.rs` does.
 
@@ -46,7 +46,7 @@ pub enum NotShown {
     /// It is too large, or no regular file.
     #[error("only regular files of at most 4 MiB are shown")]
     NotPlain,
-    /// It has not so many lines.
+    /// Its last line is before that one.
     #[error("the file has no such line")]
     NoLine,
     /// The operating system does not give it.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_around_one_are_shown() {
+    fn lines_are_shown_with_their_neighbours() {
         let (folder, file, owner) = written();
         let folders = [folder.path().to_path_buf()];
         let readable = Readable { folders: &folders, owner: Some(owner) };

@@ -2,6 +2,8 @@
 //!
 //! The clients' TLS is that of other libraries than the coordinator's own.
 
+mod names;
+mod sources;
 mod streams;
 mod threads;
 
@@ -252,6 +254,15 @@ async fn an_agent_uploads_for_its_own_node_alone() {
     cluster.running.stop().await;
 }
 
+/// What a path needs behind the question mark.
+fn query_of(path: &str) -> &'static str {
+    match path.rsplit('/').next() {
+        Some("series" | "kept" | "segments") => "?rank=0",
+        Some("source") => "?file=/a.py&line=1",
+        _ => "",
+    }
+}
+
 /// Every request of the API, as one who may see one of two jobs: the other is nowhere.
 #[tokio::test]
 async fn callers_see_the_jobs_of_their_owners_alone() {
@@ -272,12 +283,7 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     for route in routes {
         let path = route["path"].as_str().unwrap().trim_start_matches("/api/v1");
         let path = path.replace("{job}", "bobs-secret").replace("{id}", capture);
-        let query = match path.rsplit('/').next() {
-            Some("series" | "kept" | "segments") => "?rank=0",
-            Some("source") => "?file=/a.py&line=1",
-            _ => "",
-        };
-        let path = path.replace("{rank}", "0") + query;
+        let path = path.replace("{rank}", "0") + query_of(&path);
         let method = route["method"].as_str().unwrap().parse::<Method>().unwrap();
         let (status, said) = alice.ask(method.clone(), &path, &json!({})).await;
         let is_of_job = path.contains("bobs-secret") || path.contains(capture);
@@ -305,11 +311,6 @@ async fn callers_see_the_jobs_of_their_owners_alone() {
     assert_eq!(alice.post("/jobs/alices-job/captures", &json!({})).await.0, 403);
     assert_eq!(olga.post("/jobs/alices-job/captures", &json!({})).await.0, 202);
     assert_eq!(olga.post("/jobs/bobs-secret/captures", &json!({})).await.0, 404);
-    let source = "/jobs/alices-job/source?file=/gone/train.py&line=1";
-    assert_eq!(alice.get(source).await.0, 403);
-    let (status, shown) = olga.get(source).await;
-    assert_eq!((status, &shown["lines"]), (200, &json!([])), "{shown}");
-    assert!(shown["not_shown"].as_str().unwrap().contains("cannot be read"), "{shown}");
     assert_eq!(admin.get(&format!("/captures/{capture}/ranks/0")).await.0, 200);
     // Neither without a certificate, nor with one that has no role.
     assert_eq!(cluster.bearer("mtk_00_wrong").get("/jobs").await.0, 401);
@@ -378,55 +379,10 @@ fn check_audit(audit: &Value, capture: &str) {
     };
     let ranks = [0, 1].map(|rank| format!("{capture}, rank {rank}"));
     assert_eq!(subjects("read snapshot", "spiffe://memtape/user/admin"), ranks);
-    let read = subjects("read source", "spiffe://memtape/user/olga");
-    assert_eq!(read, ["alices-job: /gone/train.py:1"]);
     let refused = subjects("refuse request", "unknown");
     assert!(refused[0].starts_with("GET /api/v1/jobs: the token is not valid"), "{refused:?}");
     let refused = subjects("refuse request", "spiffe://memtape/user/alice").concat();
     assert!(refused.contains("lacks the role admin"), "{refused:?}");
-}
-
-#[tokio::test]
-async fn a_job_called_as_another_path_is_reached() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = start(config(folder.path())).await;
-    let mut agent = Agent::attach(&running, "n1").await;
-    train(&mut agent, &Job { name: "..", ..JOB }, 1000).await;
-    let (_, jobs) = running.get("/api/v1/jobs").await;
-    assert_eq!(jobs["jobs"][0]["job"], "..@1000", "{jobs}");
-    assert_eq!(running.get("/api/v1/jobs/..@1000/ranks").await.0, 200);
-    assert_eq!(running.post("/api/v1/jobs/..@1000/captures", "").await.0, 202);
-    running.stop().await;
-}
-
-/// Two users have a job of one name, and the caller sees both: an error names their ids.
-#[tokio::test]
-async fn a_name_of_two_owners_is_reached_by_its_ids() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = start(config(folder.path())).await;
-    let mut agent = Agent::attach(&running, "n1").await;
-    train(&mut agent, &JOB, 1000).await;
-    let (ranks, other) = (format!("/api/v1/jobs/{}/ranks", JOB.name), Job { run: 2, ..JOB });
-    assert_eq!(running.get(&ranks).await.1["job"], format!("{}@1000", JOB.name));
-    train(&mut agent, &other, 666).await;
-    let (status, answer) = running.get(&ranks).await;
-    assert_eq!(status, 409, "{answer}");
-    let (first, second) = (format!("{}@1000", JOB.name), format!("{}@666", JOB.name));
-    let why = answer["error"].as_str().unwrap();
-    assert!(why.contains(&first) && why.contains(&second), "{why}");
-    for job in [&first, &second] {
-        let (_, answer) = running.get(&format!("/api/v1/jobs/{job}/ranks")).await;
-        assert_eq!(answer["job"], **job);
-    }
-    // The one that runs is meant.
-    for rank in 0..other.ranks {
-        let end = v1::RankEnd::Exited.into();
-        let down = v1::RankDown { tape_id: other.tape(rank), end, ..v1::RankDown::default() };
-        agent.say(FromAgent::RankDown(down)).await;
-    }
-    let is_first = |answer: &Value| answer["job"] == first;
-    running.wait(&ranks, is_first).await;
-    running.stop().await;
 }
 
 #[tokio::test]

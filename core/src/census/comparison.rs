@@ -12,8 +12,7 @@ use core::cmp::Reverse;
 use crate::census::line::{LineId, line_of};
 use crate::census::{Census, LineCensus, cohort};
 use crate::limits::LINES_SHOWN_MAX;
-use crate::snapshot::{Frame, Held as Bytes, RankSnapshot};
-use crate::stacks::AllocationSteps;
+use crate::snapshot::{Frame, Held as Bytes, RankSnapshot, allocation_step};
 use crate::tape::layout::Clock;
 
 /// Ranks that are shown of one line.
@@ -187,11 +186,10 @@ impl LineCensus {
             return None;
         }
         let kept = younger.fold(Bytes::default(), |sum, (_, held)| sum.plus(*held));
-        let in_step = AllocationSteps::step_after;
         Some(Growth {
-            since_step: in_step(since_step),
+            since_step: allocation_step(since_step),
             bytes_per_step: kept.bytes / steps,
-            steps: [in_step(*first), end],
+            steps: [allocation_step(*first), end],
         })
     }
 }
@@ -243,7 +241,6 @@ fn order(of: &Holder) -> Reverse<(u64, u64, u64)> {
 }
 
 fn by_line(censuses: &[Counted]) -> Vec<Held<'_>> {
-    let in_step = AllocationSteps::step_after;
     let mut lines: BTreeMap<LineId, Held<'_>> = BTreeMap::new();
     for Counted { rank, census, growths } in censuses {
         let Census { device, step, .. } = *census;
@@ -258,7 +255,7 @@ fn by_line(censuses: &[Counted]) -> Vec<Held<'_>> {
                 blocks: held.count,
                 survivor_bytes: survivors.bytes,
                 survivor_blocks: survivors.count,
-                oldest_step: line.cohorts.keys().next().map_or(0, |birth| in_step(*birth)),
+                oldest_step: line.cohorts.keys().next().map_or(0, |birth| allocation_step(*birth)),
                 growing_since_step: growth.map(|growth| growth.since_step),
                 growth_bytes_per_step: growth.map_or(0, |growth| growth.bytes_per_step),
                 growth_steps: growth.map(|growth| growth.steps),

@@ -2,7 +2,7 @@
 
 use core::ops::RangeInclusive;
 
-use crate::snapshot::{Block, RankSnapshot};
+use crate::snapshot::{Block, RankSnapshot, allocation_step};
 
 /// Steps in which blocks were allocated, from the first to the last, both included.
 ///
@@ -33,12 +33,7 @@ impl AllocationSteps {
 
     /// The step in which a block was allocated.
     pub fn step_of(block: &Block) -> u64 {
-        Self::step_after(block.birth_step)
-    }
-
-    /// The step in which memory was allocated that has this birth step.
-    pub fn step_after(birth_step: u64) -> u64 {
-        birth_step.saturating_add(1)
+        allocation_step(block.birth_step)
     }
 
     /// The last step that a state can have blocks of: the step of the state, or the step under way

@@ -247,6 +247,12 @@ pub enum SegmentSource {
     Allocator = 2,
 }
 
+/// The step in which memory with this birth step was allocated, as a chart of steps numbers it: the
+/// birth step is the number of steps that had finished by then.
+pub fn allocation_step(birth_step: u64) -> u64 {
+    birth_step.saturating_add(1)
+}
+
 /// A block of memory in use by a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Block {

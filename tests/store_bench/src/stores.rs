@@ -84,7 +84,7 @@ impl Peer for Memtape {
     fn all(&self) -> anyhow::Result<u64> {
         let keys: Vec<SeriesKey> = (0..RANKS).map(series).collect();
         let mut read = 0;
-        self.0.newest_first(&keys, &mut |_, rows| {
+        self.0.newest_first(&keys, &block::ALL_COLUMNS, &mut |_, rows| {
             read += rows.len() as u64;
             Ok(ControlFlow::Continue(()))
         })?;

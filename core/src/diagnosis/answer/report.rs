@@ -22,8 +22,7 @@ use crate::diagnosis::judges::facts::Standing;
 use crate::diagnosis::words::{amount, bytes, count, location, percent};
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::origin::Origin;
-use crate::snapshot::{Frame, OutsideUse};
-use crate::stacks::AllocationSteps;
+use crate::snapshot::{Frame, OutsideUse, allocation_step};
 
 pub(crate) fn report(
     case: &Case<'_>,
@@ -268,8 +267,7 @@ fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
 }
 
 fn births(case: &Case<'_>, line: &Line<'_>) -> Option<String> {
-    let [first, last] =
-        [line.births.first()?, line.births.last()?].map(AllocationSteps::step_after);
+    let [first, last] = [line.births.first()?, line.births.last()?].map(allocation_step);
     let generations = line.births.count();
     let blocks = count(line.blocks);
     // Steps of a trace alone have no numbers.

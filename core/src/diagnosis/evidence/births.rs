@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use crate::diagnosis::constants::{
     BUCKETS_MAX, GENERATIONS_MIN, LATER_HALF_PPM_MIN, OCCASIONS_MIN, PASSING_STEPS,
 };
-use crate::stacks::AllocationSteps;
+use crate::snapshot::allocation_step;
 
 /// What is alive of one birth step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct Born {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Births(BTreeMap<u64, Born>);
 
-/// A span of steps, numbered as [`AllocationSteps`] does, and what is alive of it.
+/// A span of steps, as [`allocation_step`] numbers them, and what is alive of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -203,11 +203,11 @@ impl Births {
         let width = (last - first) / BUCKETS_MAX as u64 + 1;
         for (&birth, born) in &self.0 {
             let first_birth = first + (birth - first) / width * width;
-            let first_step = AllocationSteps::step_after(first_birth);
+            let first_step = allocation_step(first_birth);
             let is_new = buckets.last().is_none_or(|bucket| bucket.first_step != first_step);
             if is_new {
                 let last_birth = first_birth.saturating_add(width - 1).min(last);
-                let last_step = AllocationSteps::step_after(last_birth);
+                let last_step = allocation_step(last_birth);
                 buckets.push(Bucket { first_step, last_step, ..Bucket::default() });
             }
             if let Some(bucket) = buckets.last_mut() {

@@ -28,8 +28,7 @@ use crate::diagnosis::constants::{
 use crate::diagnosis::evidence::past::replay::Replay;
 use crate::diagnosis::words::plural;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
-use crate::stacks::AllocationSteps;
+use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot, allocation_step};
 
 /// The snapshots in figures.
 pub(crate) struct Case<'a> {
@@ -360,7 +359,7 @@ impl<'a> Case<'a> {
         // A block from before the slack shows that the growth is older than it was dated.
         let (first, _) = line.births.since(self.born_since.saturating_sub(slack)).next()?;
         let is_near = first.abs_diff(detected) <= slack;
-        (is_numbered && keeps && is_near).then(|| AllocationSteps::step_after(first))
+        (is_numbered && keeps && is_near).then(|| allocation_step(first))
     }
 
     /// Are more blocks of a line there than ever, of many steps, though the oldest went? A queue

@@ -6,6 +6,11 @@ use crate::identity::end::End;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::policy::Objection;
 
+/// Growth that is no reason to page yet.
+pub(super) fn notice(rank: u32) -> Growth {
+    Growth { is_sure: false, ..growth(rank, Layer::Allocated, Scope::AllRanks, 0) }
+}
+
 #[test]
 fn a_notice_does_not_page_though_its_diagnosis_would() {
     let (mut shell, job) = (Shell::default(), Job::new(0));

@@ -1,5 +1,6 @@
 //! What people do about incidents: bounds, harmless text, and the ends of silences.
 
+use super::notices::notice;
 use super::*;
 use crate::limits::{
     DEEDS_PER_INCIDENT_MAX, NOTES_PER_INCIDENT_MAX, PERSON_BYTES_MAX, SILENCE_SECONDS_MAX,
