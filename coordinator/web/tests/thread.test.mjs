@@ -39,7 +39,7 @@ describe('the thread of an incident', { skip: noBrowser, concurrency: 4 }, () =>
     await form.getByRole('button', { name: 'Take the acknowledgement back' }).click();
     await form.getByRole('button', { name: 'Acknowledge' }).waitFor();
     assert.deepEqual(made.posted, [{ acknowledge: true }, { acknowledge: false }]);
-    assert.match(await form.getByRole('status').innerText(), /taken back/);
+    await form.getByRole('status').filter({ hasText: 'taken back' }).waitFor();
     assert.equal(await page.getByText('acknowledged by').count(), 0);
   });
 
