@@ -169,7 +169,7 @@ fn incident(view: &Visible<'_>, tracked: &Tracked) -> Incident {
         sentence: incident.sentence_with(&fates(view, &incident)) + &pages_at(view, &incident),
         answers: answers(view, &incident, capture_step),
         clock: incident.clock.into(),
-        onset_step: growth.onset_step,
+        onset_step: incident.onset_step(),
         detected_step: growth.detected_step,
         last_step: growth.last_step,
         paused_since_step: growth.paused_since_step.filter(|_| is_open),

@@ -157,13 +157,21 @@ fn a_leak_is_named_with_and_without_an_earlier_state() {
 #[test]
 fn a_leak_begins_with_the_step_of_its_first_block() {
     let (suspect, peers) = with_leak(200, 3 * MIB / 2);
-    for (detected, expected) in [(112, 121), (121, 121), (130, 121), (10, 10), (300, 300)] {
-        let seen = Growth { onset_step: detected, last_step: 376, ..growth(2) };
-        let diagnosis = diagnosed(&seen, &suspect, &peers);
-        let onset = diagnosis.seen.map(|seen| seen.onset_step);
-        assert_eq!(onset, Some(expected), "detected at {detected}: {}", diagnosis.sentence);
-        let since = format!("since step {expected}");
-        assert!(diagnosis.sentence.contains(&since), "{}", diagnosis.sentence);
+    for (dated, detected, expected) in
+        [(112, 200, 121), (121, 200, 121), (130, 200, 121), (10, 200, 10), (300, 320, 300)]
+    {
+        let seen = Growth { onset_step: dated, detected_step: detected, ..growth(2) };
+        let sentence = diagnosed(&seen, &suspect, &peers).sentence;
+        assert!(sentence.contains(&format!("since step {expected},")), "{dated}: {sentence}");
+    }
+    // Not after the step at which it was seen, and not where a collector gives back what is old.
+    let growths = [
+        Growth { onset_step: 112, detected_step: 118, ..growth(2) },
+        Growth { onset_step: 112, give_backs: 1, ..growth(2) },
+    ];
+    for seen in growths {
+        let sentence = diagnosed(&seen, &suspect, &peers).sentence;
+        assert!(sentence.contains("since step 112,"), "{sentence}");
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::record::Incident;
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::{
-    Class, Diagnosis, about_plural, about_span, bytes, duration, location, percent, plural,
+    Class, Diagnosis, about_plural, about_span, bytes, count, duration, location, percent, plural,
 };
 use crate::paging::Urgency;
 use crate::snapshot::Frame;
@@ -124,20 +124,30 @@ fn joined<'a>(parts: impl IntoIterator<Item = &'a str>, by: &str) -> String {
 }
 
 fn rank(of: &Incident, context: &Context<'_>) -> Answer {
-    let Growth { rank, device, scope, layer, .. } = of.growth;
+    let Growth { rank, device, scope, layer, onset_step, last_step, .. } = of.growth;
     let own = format!("rank {rank}");
     // Of a job that stands still the rank is the one that the others wait for.
     let is_alone = matches!(layer, Layer::Progress | Layer::Process);
+    let none_is_behind = of.growth.is_standstill() && onset_step >= last_step;
     let text = match scope {
+        _ if none_is_behind => "all ranks: none is behind the others".to_string(),
         Scope::OneRank => own,
         Scope::Role | Scope::AllRanks if is_alone => own,
         Scope::Role => format!("the ranks of one role, such as {own}"),
         Scope::AllRanks => format!("all ranks, such as {own}"),
     };
     let device = if layer.names_device() { format!("device {device}") } else { String::new() };
-    let node = context.rank.map_or("", |rank| rank.node);
-    let stand = if of.growth.is_standstill() { "all ranks stand still" } else { "" };
-    answer("Which rank", text, joined([device.as_str(), node, stand], ", "))
+    let node = context.rank.map_or("", |rank| rank.node).to_string();
+    let stand = if of.growth.is_standstill() { who_stands(of) } else { String::new() };
+    answer("Which rank", text, joined([&*device, &*node, &*stand], ", "))
+}
+
+/// How many ranks stand still, or stood.
+fn who_stands(of: &Incident) -> String {
+    let Growth { ranks, peers, .. } = of.growth;
+    let all = peers.saturating_add(1);
+    let who = if ranks >= all { "all".to_string() } else { format!("{ranks} of {all}") };
+    format!("{who} ranks {} still", if of.is_open() { "stand" } else { "stood" })
 }
 
 // --- how long -----------------------------------------------------------------
@@ -145,10 +155,10 @@ fn rank(of: &Incident, context: &Context<'_>) -> Answer {
 fn time(of: &Incident, context: &Context<'_>) -> Answer {
     let Growth { layer, last_step, .. } = of.growth;
     let unit = of.clock.unit();
-    let newest = format!("{unit} {}", context.rank.map_or(last_step, |rank| rank.step));
+    let newest = format!("{unit} {}", count(context.rank.map_or(last_step, |rank| rank.step)));
     let how_long = |text: &str, detail: String| answer("How long", text, detail);
     if !of.is_open() {
-        return how_long("over", format!("judged until {unit} {last_step}"));
+        return how_long("over", format!("judged until {unit} {}", count(last_step)));
     }
     let has_ended = context.rank.map(|rank| rank.has_ended);
     match (layer, has_ended) {
@@ -161,7 +171,8 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
         }
         (_, Some(true)) => how_long("the rank has ended", format!("after {newest}")),
         (Layer::Progress, _) => {
-            let (text, since_wall_ns) = match context.rank {
+            let timed = context.rank.filter(|rank| rank.step_wall_ns > 0);
+            let (text, since_wall_ns) = match timed {
                 Some(rank) => ("last step", rank.step_wall_ns),
                 None => ("since", of.opened_wall_ns),
             };
@@ -169,15 +180,13 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
             Answer { since_wall_ns: Some(since_wall_ns), ..stands }
         }
         (Layer::Spread, _) => {
-            let why = "the distance to the peers stays; it does not grow";
-            how_long("no end in sight", why.to_string())
+            how_long("it does not grow", "the distance to the peers stays".to_string())
         }
         (Layer::Retries | Layer::Churn, _) => {
-            let why = format!("it recurs from {unit} to {unit}; nothing grows");
-            how_long("no end in sight", why)
+            how_long("nothing grows", format!("it recurs from {unit} to {unit}"))
         }
         (Layer::Host | Layer::Pinned | Layer::Shared | Layer::Workers, _) => {
-            until_full("Out of host memory in", of, context, &newest)
+            until_full("Out of host memory in", of, context)
         }
         (
             Layer::Allocated
@@ -188,12 +197,12 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
             | Layer::NonTorch
             | Layer::Other,
             _,
-        ) => until_full("Out of memory in", of, context, &newest),
+        ) => until_full("Out of memory in", of, context),
     }
 }
 
-/// The forecast, which counts from the newest step, or why there is none.
-fn until_full(title: &str, of: &Incident, context: &Context<'_>, newest: &str) -> Answer {
+/// The forecast, which counts from the last judged step, or why there is none.
+fn until_full(title: &str, of: &Incident, context: &Context<'_>) -> Answer {
     let growth = &of.growth;
     let Some(steps) = growth.steps_to_oom else {
         let is_sized = context.rank.is_none_or(|rank| rank.is_sized);
@@ -211,9 +220,14 @@ fn until_full(title: &str, of: &Incident, context: &Context<'_>, newest: &str) -
         format!("{low} to {high} (P10 to P90), ")
     });
     let seconds = of.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds)));
-    let steps = about_plural(steps, of.clock.unit());
-    let text = format!("about {steps}{}", seconds.unwrap_or_default());
-    answer(title, text, format!("{span}from {newest}"))
+    let text = match steps {
+        0 => "no time: memory is full".to_string(),
+        _ => {
+            let steps = about_plural(steps, of.clock.unit());
+            format!("about {steps}{}", seconds.unwrap_or_default())
+        }
+    };
+    answer(title, text, format!("{span}from {} {}", of.clock.unit(), count(growth.last_step)))
 }
 
 // --- which line ---------------------------------------------------------------
@@ -225,40 +239,48 @@ fn line(of: &Incident, context: &Context<'_>) -> Answer {
         return answer(TITLE, location(culprit), about_line(of, diagnosis, culprit, context));
     }
     let class = of.class();
+    let pending = || {
+        let may_come = of.is_open() && of.capture_id.is_none();
+        (if may_come { "not known yet" } else { "not known" }, unexplained(of))
+    };
+    let none = |why: &str| ("none", why.to_string());
+    let unknown = |why: &str| ("not known", why.to_string());
     let (text, why) = match class {
-        Class::Died => ("none", "the end of a process has no line"),
+        Class::Died => none("the end of a process has no line"),
+        _ if of.diagnosis.is_none() => pending(),
         Class::Fragmentation => {
-            ("none", "no tensor uses this memory; the evidence says what holds its segments")
+            none("no tensor uses this memory; the evidence says what holds its segments")
         }
-        Class::CompilePools => ("none", "the pools belong to captured CUDA graphs, not to a line"),
-        Class::Imbalance => {
-            ("none", "the rank has more work as a whole, and no line of it stands out")
-        }
-        Class::Desynchronised => {
-            ("none", "memory is not to blame; the capture shows the collective")
-        }
-        Class::OutOfMemory => ("not known", "the request that failed has no stack"),
-        Class::Host => ("not known", "only CPU tensors and pinned memory are recorded with lines"),
-        Class::NonTorch => {
-            ("not known", "no recorded call took it, as with NCCL or another process")
-        }
-        Class::Telemetry => ("not known", "too little was recorded"),
+        Class::CompilePools => none("the pools belong to captured CUDA graphs, not to a line"),
+        Class::Imbalance => none("the rank has more work as a whole, and no line of it stands out"),
+        Class::Desynchronised => none("memory is not to blame; the capture shows the collective"),
+        Class::OutOfMemory => unknown("the request that failed has no stack"),
+        Class::Host => unknown("only CPU tensors and pinned memory are recorded with lines"),
+        Class::NonTorch => unknown("no recorded call took it, as with NCCL or another process"),
+        Class::Telemetry => unknown("too little was recorded"),
         Class::DeferredFrees
         | Class::ReferenceCycles
         | Class::Leak
         | Class::CacheThrash
         | Class::Pressure
-        | Class::Unknown => match (&of.capture_id, of.is_open()) {
-            (Some(_), _) => ("not known", "the stacks in the capture do not explain it"),
-            (None, true) => ("not known yet", "the capture that shows it is not in"),
-            (None, false) => ("not known", "it was over before a capture was in"),
-        },
+        | Class::Unknown => pending(),
     };
     // What the recorder could not record may be why.
     let may_limit = matches!(class, Class::Unknown | Class::Telemetry);
     let rank = context.rank.filter(|_| may_limit);
     let limitations = rank.map_or(&[][..], |rank| rank.limitations);
-    answer(TITLE, text, joined([why].into_iter().chain(limitations.iter().map(|s| &**s)), "; "))
+    let limitations = limitations.iter().map(|limitation| &**limitation);
+    answer(TITLE, text, joined([&*why].into_iter().chain(limitations), "; "))
+}
+
+/// Why there is no diagnosis yet, or none that explains the incident.
+fn unexplained(of: &Incident) -> String {
+    match (&of.not_compared, &of.capture_id, of.is_open()) {
+        (Some(why), ..) => format!("the capture could not be compared: {why}"),
+        (None, Some(_), _) => "the capture does not explain it".to_string(),
+        (None, None, true) => "there is no capture of it yet".to_string(),
+        (None, None, false) => "it was over before there was a capture".to_string(),
+    }
 }
 
 /// What the line has to do with the incident.
@@ -269,7 +291,7 @@ fn about_line(
     context: &Context<'_>,
 ) -> String {
     let is_line = |frame: &Frame| (&frame.file, frame.line) == (&culprit.file, culprit.line);
-    if diagnosis.class == Class::OutOfMemory {
+    if matches!(diagnosis.class, Class::Died | Class::OutOfMemory) {
         let is_asking = diagnosis.stack.iter().any(is_line);
         let (asks, grew) =
             ("on the stack of the request that failed", "the line of the growth before it");
@@ -292,9 +314,9 @@ fn about_line(
 /// What it is, how sure that is, and how urgent.
 fn kind(of: &Incident, context: &Context<'_>) -> Answer {
     let urgency = match of.urgency {
-        Urgency::Notice => "a notice: it wakes no one",
+        Urgency::Notice => "a notice: it does not page",
         Urgency::Ticket => "a ticket: for the next working day",
-        Urgency::Page => "a page: it wakes a person",
+        Urgency::Page => "it pages",
     };
     let (urgency, silenced) = match (of.is_open(), context.is_silenced) {
         (true, true) => (urgency, ", but it is silenced"),
@@ -302,23 +324,24 @@ fn kind(of: &Incident, context: &Context<'_>) -> Answer {
         (false, _) => ("", ""),
     };
     let sure_ppm = of.diagnosis.as_ref().map_or(0, |known| known.confidence_ppm);
-    let known = kind_of(of.class(), context).filter(|_| sure_ppm > 0);
-    let (text, why) = match known {
+    let class = of.class();
+    // That a process has ended, or that too little was recorded, is certain.
+    let is_certain = matches!(class, Class::Died | Class::OutOfMemory | Class::Telemetry);
+    let named = kind_of(of, context).filter(|_| sure_ppm > 0);
+    let (text, why) = match named {
+        Some((name, why)) if is_certain => (name.to_string(), why),
         Some((name, why)) => (format!("{} sure: {name}", percent(sure_ppm)), why),
         None => {
             let text = if of.is_open() { "no diagnosis yet" } else { "no diagnosis" };
-            let why = match of.capture_id {
-                Some(_) => "the capture does not explain it",
-                None => "no capture is in",
-            };
-            (text.to_string(), why.to_string())
+            (text.to_string(), unexplained(of))
         }
     };
     answer("Leak or just big", text, format!("{}{silenced}", joined([&*why, urgency], "; ")))
 }
 
 /// What a class is called, and whether it is a leak or just big; none where it is not known.
-fn kind_of(class: Class, context: &Context<'_>) -> Option<(&'static str, String)> {
+fn kind_of(of: &Incident, context: &Context<'_>) -> Option<(&'static str, String)> {
+    let class = of.class();
     let (name, why) = match class {
         Class::Leak => (class.noun(), "memory is kept that should be freed"),
         Class::ReferenceCycles => (class.noun(), "a leak until Python's collector runs"),
@@ -328,13 +351,13 @@ fn kind_of(class: Class, context: &Context<'_>) -> Option<(&'static str, String)
             (class.noun(), "no leak: tensors do not use what the allocator holds")
         }
         Class::DeferredFrees => (class.noun(), "no leak: other streams still use what was freed"),
-        Class::CompilePools => (class.noun(), "one more pool of CUDA graphs for each new shape"),
+        Class::CompilePools => (class.noun(), "just big: one more pool for each new shape"),
         Class::CacheThrash => ("cache thrash", "no leak: time is lost, not memory"),
-        Class::Host => (class.noun(), "memory of the machine, not of the GPU"),
+        Class::Host => (class.noun(), "on the host, where leak or just big is not known"),
         Class::NonTorch => (class.noun(), "not of PyTorch's allocator"),
         Class::Desynchronised => ("desynchronised ranks", "neither: ranks wait for another"),
         Class::Died => ("a process that died", "neither: a process has ended"),
-        Class::OutOfMemory => return Some(("out of memory", led_by(context.related))),
+        Class::OutOfMemory => return Some(("out of memory", led_by(of, context))),
         Class::Telemetry => ("too little was recorded", "what it is cannot be said"),
         Class::Unknown => return None,
     };
@@ -342,13 +365,16 @@ fn kind_of(class: Class, context: &Context<'_>) -> Option<(&'static str, String)
 }
 
 /// Whether a request failed because of something that was reported before.
-fn led_by(related: Option<&Incident>) -> String {
-    match related {
-        Some(before) if before.growth.is_standstill() => {
+fn led_by(of: &Incident, context: &Context<'_>) -> String {
+    match (context.related, &of.related) {
+        (Some(before), _) if before.growth.is_standstill() => {
             "it ended a standstill that was reported before".to_string()
         }
-        Some(before) => format!("it ended {} that was reported before", before.class().noun()),
-        None => "no growth was reported before it".to_string(),
+        (Some(before), _) => {
+            format!("it ended {} that was reported before", before.class().noun())
+        }
+        (None, Some(id)) => format!("it ended {id}, which is not known here any more"),
+        (None, None) => "no growth was reported before it".to_string(),
     }
 }
 
@@ -391,7 +417,7 @@ fn counted_at(of: &Incident, diagnosis: &Diagnosis, context: &Context<'_>) -> St
 
 /// ` (at step 812)`, to follow a figure; empty where its step is not known.
 fn at(of: &Incident, step: Option<u64>) -> String {
-    step.map_or(String::new(), |step| format!(" (at {} {step})", of.clock.unit()))
+    step.map_or(String::new(), |step| format!(" (at {} {})", of.clock.unit(), count(step)))
 }
 
 // --- the growth ---------------------------------------------------------------
@@ -400,7 +426,7 @@ fn at(of: &Incident, step: Option<u64>) -> String {
 fn growth(of: &Incident) -> Vec<Answer> {
     let (growth, unit) = (&of.growth, of.clock.unit());
     let (rate, grown) = growth.bytes().or(growth.count()).unwrap_or_default();
-    let at = format!("at {unit} {}", growth.last_step);
+    let at = format!("at {unit} {}", count(growth.last_step));
     let fact = |title: &str, text: String| answer(title, text, at.clone());
     let are_blocks = growth.layer == Layer::Blocks;
     let amount = |value| if are_blocks { plural(value, "tensor") } else { bytes(value) };
@@ -424,7 +450,7 @@ fn growth(of: &Incident) -> Vec<Answer> {
         | Layer::Shared
         | Layer::Workers => {
             let now = match growth.paused_since_step {
-                Some(since) => format!("none since {unit} {since}"),
+                Some(since) => format!("none since {unit} {}", count(since)),
                 None => format!("+{} a {unit}", amount(rate)),
             };
             vec![fact("growth", now), fact("grown", amount(grown))]

@@ -224,6 +224,13 @@ impl Incident {
         self.diagnosis.as_ref().is_none_or(|diagnosis| diagnosis.class == Class::Unknown)
     }
 
+    /// The step in which the growth began: that of the first block that is kept, where a capture
+    /// shows it.
+    pub fn onset_step(&self) -> u64 {
+        let parts = self.diagnosis.as_ref().and_then(|known| known.parts.as_ref());
+        parts.map_or(self.growth.onset_step, |parts| parts.onset_step(&self.growth))
+    }
+
     /// The incident in one sentence.
     pub fn sentence(&self) -> String {
         self.clock.in_words(&match (&self.diagnosis, &self.failure) {

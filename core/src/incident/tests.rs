@@ -245,8 +245,7 @@ fn growth_is_one_incident_from_its_first_finding_to_its_end() {
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.growth.onset_step, incident.growth.grown_bytes), (10, 1 << 25));
     assert_eq!(incident.seconds_to_oom, Some(10_000));
-    let seen = Some(Growth { onset_step: 12, ..leak(2) });
-    shell.diagnose("inc-0001", Box::new(Diagnosis { seen, ..*diagnosis(Class::Leak, 3) }));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     assert_eq!((shell.incident("inc-0001").class(), shell.pages()), (Class::Leak, 1));
     // The detector reports growth seldom: the last figures come with its end.
     shell.found(&job, Finding::Closed(Growth { last_step: 50, grown_bytes: 1 << 26, ..more }));
@@ -254,8 +253,7 @@ fn growth_is_one_incident_from_its_first_finding_to_its_end() {
     let closed = incident.closed.expect("it is closed");
     assert_eq!(closed.reason, ClosedReason::GrowthEnded { at_step: 50 });
     assert_eq!(closed.reason.to_string(), "the growth ended at step 50");
-    let Growth { onset_step, last_step, grown_bytes, .. } = incident.growth;
-    assert_eq!((onset_step, last_step, grown_bytes), (12, 50, 1 << 26), "as its blocks say");
+    assert_eq!((incident.growth.last_step, incident.growth.grown_bytes), (50, 1 << 26));
     assert_eq!(shell.incidents.len(), 1);
 }
 

@@ -347,16 +347,9 @@ fn learn(
     }
     match result {
         Ok(diagnosis) => {
-            match diagnosis.seen {
-                // The collectives tell better than the steps which rank the others wait for.
-                Some(seen) if seen.is_standstill() => {
-                    incident.growth = Growth { is_sure: incident.growth.is_sure, ..seen };
-                }
-                // Its blocks tell better than the levels when the growth began.
-                Some(seen) if incident.is_about(&seen.key()) => {
-                    incident.growth.onset_step = seen.onset_step;
-                }
-                _ => {}
+            // The collectives tell better than the steps which rank the others wait for.
+            if let Some(seen) = diagnosis.seen.filter(Growth::is_standstill) {
+                incident.growth = Growth { is_sure: incident.growth.is_sure, ..seen };
             }
             incident.diagnosis = Some(bounded(diagnosis));
             incident.not_compared = None;

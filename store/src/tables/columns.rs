@@ -188,7 +188,7 @@ table! { IncidentRecord = "incidents";
     opened: Time, "Begin", |it| it.opened_wall_ns;
     closed: Time, "End; null while it is open", |it| number(it.closed.map(|of| of.wall_ns));
     onset_step: Count, "Step at which it began; null for a failure",
-        |it| count(finding(it).map(|of| of.onset_step));
+        |it| count(finding(it).map(|_| it.onset_step()));
     detected_step: Count, "Step at which it was found", |it| it.growth.detected_step;
     bytes_per_step: Count,
         "Bytes kept of each step; of the layer `blocks` blocks; null where nothing grows",

@@ -6,6 +6,7 @@ use core::cmp::Reverse;
 
 use crate::census::LineId;
 use crate::roles::are_most;
+use crate::snapshot::allocation_step;
 
 use super::super::constants::{SETTLED_STEPS, STOPPED_STEPS};
 use super::super::findings::{UNFOLLOWED, is_apart};
@@ -18,6 +19,11 @@ use super::state::Open;
 
 /// Most closed findings whose line is kept.
 const CLOSED_MAX: usize = 1024;
+
+/// The birth step of what a growth of blocks kept first.
+fn first_birth(growth: &Growth) -> u64 {
+    growth.onset_step.saturating_sub(1)
+}
 
 impl Detector {
     pub(super) fn report_blocks(&mut self, growing: &BTreeMap<u32, Vec<Growing>>) {
@@ -105,7 +111,7 @@ impl Detector {
             rank,
             device: key.1,
             scope,
-            onset_step: main.onset_step,
+            onset_step: allocation_step(main.onset_step).min(last_step),
             detected_step: last_step,
             last_step,
             bytes_per_step: rate,
@@ -124,7 +130,8 @@ impl Detector {
         Some((main.line, growth))
     }
 
-    /// The onset of the open finding about a line, as it was reported; none where none is open.
+    /// The births at which the open finding about a line began, as it was reported; none where none
+    /// is open.
     fn reported_onset(&self, rank: u32, scope: Scope, layer: Layer, line: LineId) -> Option<u64> {
         let is_it = |known: &GrowthKey| {
             let is_same_scope = match scope {
@@ -135,7 +142,7 @@ impl Detector {
         };
         let mut open = self.blocks.open.iter();
         let (known, _) = open.find(|(known, open)| is_it(known) && open.line == line)?;
-        self.findings.get(known).map(|open| open.growth.onset_step)
+        self.findings.get(known).map(|open| first_birth(&open.growth))
     }
 
     /// Opens a finding, or updates the open one.
@@ -307,13 +314,13 @@ impl Detector {
 
     /// Has the line of a finding stopped to grow, on the rank or on all that it is about?
     fn has_stopped(&self, key: &GrowthKey, open: &Open) -> bool {
-        let Some(onset_step) = self.findings.get(key).map(|open| open.growth.onset_step) else {
+        let Some(since) = self.findings.get(key).map(|open| first_birth(&open.growth)) else {
             return false;
         };
         let is_of = |(rank, _): &(u32, u8)| key.scope != Scope::OneRank || *rank == key.rank;
         let devices = self.blocks.devices.iter().filter(|(key, _)| is_of(key));
         let mut lines = devices.filter_map(|(_, device)| device.lines.get(&open.line)).peekable();
-        lines.peek().is_some() && lines.all(|line| line.has_stopped(onset_step))
+        lines.peek().is_some() && lines.all(|line| line.has_stopped(since))
     }
 
     /// Newest step at which the blocks of a finding were counted; 0 after its rank has ended. Of

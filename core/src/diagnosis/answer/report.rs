@@ -1,6 +1,6 @@
 //! The diagnosis in words and figures, from the case and the class that was chosen.
 
-use crate::detector::{Growth, Layer, Scope};
+use crate::detector::{Layer, Scope};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -46,9 +46,6 @@ pub(crate) fn report(
     let (grown, explained) = explained(case, class, blame.culprit);
     let remedy = (class.judge().remedy)(case, lines);
     let parts = parts(case, lines, class);
-    let onset_step = blame.culprit.and_then(|line| case.onset_step(line));
-    let onset_step = onset_step.unwrap_or(case.growth.onset_step);
-    let growth = Growth { onset_step, ..*case.growth };
     Diagnosis {
         class,
         layer: case.growth.layer,
@@ -72,12 +69,12 @@ pub(crate) fn report(
             Some(1..) => Some(0),
             _ => case.growth.steps_to_oom,
         },
-        age_steps: growth.last_step.saturating_sub(onset_step),
+        age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
         stands_out: case.growth.scope == Scope::OneRank && case.growth.peers > 0,
         peers_compared: case.peers,
-        sentence: parts.sentence(&growth, true),
+        sentence: parts.sentence(case.growth, true),
         parts: Some(parts),
-        seen: Some(growth),
+        seen: Some(*case.growth),
         alternatives,
     }
 }

@@ -37,6 +37,7 @@ impl Tense {
     fn when(self, growth: &Growth) -> String {
         let onset = growth.onset_step;
         let last = growth.paused_since_step.unwrap_or(growth.last_step).max(onset);
+        let (onset, last) = (count(onset), count(last));
         match self {
             Self::Present => format!("since step {onset}"),
             Self::Past => format!("from step {onset} to about step {last}"),
@@ -119,6 +120,9 @@ pub struct Parts {
     middle_past: String,
     /// Whether a forecast makes sense.
     goes_on: bool,
+    /// The step of the first block that a leak keeps, where its blocks show it.
+    #[serde(default)]
+    onset_step: Option<u64>,
 }
 
 pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
@@ -149,6 +153,7 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
         middle: middle(Tense::Present),
         middle_past: middle(Tense::Past),
         goes_on: goes_on(case, lines, class),
+        onset_step: lines.top().filter(|_| class == Class::Leak).and_then(|of| case.onset_step(of)),
     }
 }
 
@@ -159,8 +164,15 @@ impl Parts {
         Self { is_numbered: true, middle, middle_past, ..Self::default() }
     }
 
+    /// The step in which this growth began: that of the first block that is kept, else as the
+    /// detector has dated it.
+    pub(crate) fn onset_step(&self, growth: &Growth) -> u64 {
+        self.onset_step.unwrap_or(growth.onset_step)
+    }
+
     /// The sentence about this growth; with a forecast only while it goes on.
     pub(crate) fn sentence(&self, growth: &Growth, is_open: bool) -> String {
+        let growth = &Growth { onset_step: self.onset_step(growth), ..*growth };
         let tense = Tense::of(growth, is_open);
         let who = who(growth, tense, self.is_numbered, &self.growing);
         let middle = match tense {

@@ -352,14 +352,15 @@ impl<'a> Case<'a> {
     /// The step in which a line began to keep memory, where its blocks show it: the detector has
     /// dated it from levels or cohorts, to within some steps.
     pub(crate) fn onset_step(&self, line: &Line<'_>) -> Option<u64> {
-        let is_numbered = self.context.trace.is_none() && self.layer.is_in_blocks();
+        let Growth { onset_step: dated, detected_step, give_backs, .. } = *self.growth;
+        let is_known = self.context.trace.is_none() && self.layer.is_in_blocks() && give_backs == 0;
         let keeps = self.age_profile(line) == AgeProfile::Steady;
-        let detected = self.growth.onset_step;
-        let slack = detected.saturating_sub(self.born_since);
+        let slack = dated.saturating_sub(self.born_since);
         // A block from before the slack shows that the growth is older than it was dated.
         let (first, _) = line.births.since(self.born_since.saturating_sub(slack)).next()?;
-        let is_near = first.abs_diff(detected) <= slack;
-        (is_numbered && keeps && is_near).then(|| allocation_step(first))
+        let step = allocation_step(first);
+        let is_near = step.abs_diff(dated) <= slack && step <= detected_step;
+        (is_known && keeps && is_near).then_some(step)
     }
 
     /// Are more blocks of a line there than ever, of many steps, though the oldest went? A queue

@@ -1,9 +1,11 @@
 //! The answers about an incident: one example for each branch.
 
+use strum::VariantArray as _;
+
 use super::*;
 use crate::detector::Forecast;
 use crate::diagnosis::{Restart, RestartAnswer};
-use crate::incident::answers::{Answer, Context, RankContext};
+use crate::incident::answers::{Answer, Answers, Context, RankContext};
 
 const MIB: u64 = 1 << 20;
 
@@ -96,9 +98,22 @@ fn the_rank_is_an_example_where_several_grow() {
     let role = "the ranks of one role, such as rank 2";
     check(Layer::Host, Scope::Role, &ALIVE, role, "node-a");
     check(Layer::Host, Scope::AllRanks, &NOTHING, "all ranks, such as rank 2", "");
-    let stand = "node-a, all ranks stand still";
-    check(Layer::Progress, Scope::AllRanks, &ALIVE, own, stand);
     check(Layer::Progress, Scope::OneRank, &ALIVE, own, "node-a");
+}
+
+#[test]
+fn of_a_standstill_the_rank_is_the_one_that_is_behind() {
+    let stands = Growth { layer: Layer::Progress, scope: Scope::AllRanks, ranks: 4, ..leak(2) };
+    let check = |of: Incident, text: &str, detail: &str| {
+        check(&of.answers(&ALIVE).rank, ["Which rank", text, detail]);
+    };
+    check(found(stands), "rank 2", "node-a, all ranks stand still");
+    check(closed(found(stands)), "rank 2", "node-a, all ranks stood still");
+    let some = Growth { ranks: 3, ..stands };
+    check(found(some), "rank 2", "node-a, 3 of 4 ranks stand still");
+    let equal = Growth { onset_step: stands.last_step, ..stands };
+    let none = "all ranks: none is behind the others";
+    check(found(equal), none, "node-a, all ranks stand still");
 }
 
 #[test]
@@ -107,13 +122,15 @@ fn a_forecast_names_its_span_and_its_step() {
     let growth = Growth { steps_to_oom: Some(1_200), forecast, ..leak(2) };
     let of = Incident { seconds_to_oom: Some(1_500), ..found(growth) };
     let expected = |title, from| [title, "about 1,200 steps (25 min)", from];
-    let span = "1,100 to 1,400 (P10 to P90), from step 812";
-    check(&of.answers(&ALIVE).time, expected("Out of memory in", span));
     let span = "1,100 to 1,400 (P10 to P90), from step 20";
+    check(&of.answers(&ALIVE).time, expected("Out of memory in", span));
+    let full = found(Growth { steps_to_oom: Some(0), ..leak(2) });
+    let expected_full = ["Out of memory in", "no time: memory is full", "from step 20"];
+    check(&full.answers(&ALIVE).time, expected_full);
     check(&of.answers(&NOTHING).time, expected("Out of memory in", span));
     let of_host = Growth { layer: Layer::Host, forecast: None, ..growth };
     let of_host = Incident { growth: of_host, clock: Clock::Turns, ..of };
-    let expected = ["Out of host memory in", "about 1,200 turns (25 min)", "from turn 812"];
+    let expected = ["Out of host memory in", "about 1,200 turns (25 min)", "from turn 20"];
     check(&of_host.answers(&ALIVE).time, expected);
 }
 
@@ -135,11 +152,11 @@ fn without_a_forecast_the_time_says_why() {
     check(&pauses, &ALIVE, full("the growth pauses"));
     check(&none, &ENDED, ["How long", "the rank has ended", "after step 812"]);
     check(&closed(none), &ENDED, ["How long", "over", "judged until step 20"]);
-    let stays = "the distance to the peers stays; it does not grow";
-    check(&of_layer(Layer::Spread), &ALIVE, ["How long", "no end in sight", stays]);
-    let recurs = "it recurs from step to step; nothing grows";
-    check(&of_layer(Layer::Retries), &ALIVE, ["How long", "no end in sight", recurs]);
-    check(&of_layer(Layer::Churn), &NOTHING, ["How long", "no end in sight", recurs]);
+    let stays = ["How long", "it does not grow", "the distance to the peers stays"];
+    check(&of_layer(Layer::Spread), &ALIVE, stays);
+    let recurs = ["How long", "nothing grows", "it recurs from step to step"];
+    check(&of_layer(Layer::Retries), &ALIVE, recurs);
+    check(&of_layer(Layer::Churn), &NOTHING, recurs);
     let failed = of_layer(Layer::Process);
     let happened = |detail| ["How long", "it has happened", detail];
     check(&failed, &NOTHING, happened("after step 20"));
@@ -157,6 +174,9 @@ fn a_standstill_has_the_time_of_its_last_step() {
     let of = of_layer(Layer::Progress);
     time(&of, &ALIVE, Some(81), ["Stands still", "last step", "after step 812"]);
     time(&of, &NOTHING, Some(70), ["Stands still", "since", "after step 20"]);
+    // A rank that began again has no step with a time.
+    let untimed = Context { rank: Some(RankContext { step_wall_ns: 0, ..RANK }), ..ALIVE };
+    time(&of, &untimed, Some(70), ["Stands still", "since", "after step 812"]);
     time(&of, &ENDED, None, ["How long", "the rank has ended", "after step 812"]);
     time(&closed(of), &ALIVE, None, ["How long", "over", "judged until step 20"]);
 }
@@ -176,6 +196,7 @@ fn a_line_says_what_it_has_to_do_with_the_incident() {
     let mut of = leak;
     of.diagnosis.as_mut().expect("known").explained_ppm = 0;
     line(&of, "");
+    line(&known(Class::Died), "the line of the growth before it");
     let mut of = known(Class::OutOfMemory);
     line(&of, "the line of the growth before it");
     let diagnosis = of.diagnosis.as_mut().expect("known");
@@ -195,11 +216,11 @@ fn without_a_line_the_answer_says_why() {
     line(&lineless(Class::Died), &ALIVE, "none", "the end of a process has no line");
     let none = "the request that failed has no stack";
     line(&lineless(Class::OutOfMemory), &ALIVE, "not known", none);
-    let unexplained = "the stacks in the capture do not explain it";
+    let unexplained = "the capture does not explain it";
     line(&lineless(Class::Leak), &ALIVE, "not known", unexplained);
     let new = found(leak(2));
-    line(&new, &NOTHING, "not known yet", "the capture that shows it is not in");
-    let late = "it was over before a capture was in";
+    line(&new, &NOTHING, "not known yet", "there is no capture of it yet");
+    let late = "it was over before there was a capture";
     line(&closed(new), &NOTHING, "not known", late);
     let limitations = ["no stacks".to_string()];
     let rank = Some(RankContext { limitations: &limitations, ..RANK });
@@ -216,20 +237,40 @@ fn the_kind_says_how_sure_it_is_and_how_urgent() {
     };
     let leak = known(Class::Leak);
     let (sure, kept) = ("90 % sure: a leak", "memory is kept that should be freed");
-    kind(&leak, &ALIVE, sure, &format!("{kept}; a page: it wakes a person"));
+    kind(&leak, &ALIVE, sure, &format!("{kept}; it pages"));
     let silenced = Context { is_silenced: true, ..ALIVE };
-    let said = format!("{kept}; a page: it wakes a person, but it is silenced");
+    let said = format!("{kept}; it pages, but it is silenced");
     kind(&leak, &silenced, sure, &said);
     kind(&closed(leak.clone()), &silenced, sure, kept);
     let ticket = Incident { urgency: Urgency::Ticket, ..leak.clone() };
     kind(&ticket, &ALIVE, sure, &format!("{kept}; a ticket: for the next working day"));
     let notice = Incident { urgency: Urgency::Notice, ..known(Class::Unknown) };
-    let why = "the capture does not explain it; a notice: it wakes no one";
+    let why = "the capture does not explain it; a notice: it does not page";
     kind(&notice, &ALIVE, "no diagnosis yet", why);
-    kind(&closed(of_layer(Layer::Host)), &ALIVE, "no diagnosis", "no capture is in");
+    let late = "it was over before there was a capture";
+    kind(&closed(of_layer(Layer::Host)), &ALIVE, "no diagnosis", late);
     for class in Class::ALL.iter().filter(|class| **class != Class::Unknown) {
         let answer = closed(known(*class)).answers(&ALIVE).kind;
-        assert!(answer.text.starts_with("90 % sure: ") && !answer.detail.is_empty(), "{answer:?}");
+        let is_certain = matches!(class, Class::Died | Class::OutOfMemory | Class::Telemetry);
+        assert_eq!(answer.text.starts_with("90 % sure: "), !is_certain, "{answer:?}");
+        assert!(!answer.text.is_empty() && !answer.detail.is_empty(), "{answer:?}");
+    }
+}
+
+/// What could not be compared is not what the capture does not explain, of any layer.
+#[test]
+fn a_capture_that_could_not_be_compared_is_said_to_be_that() {
+    for layer in Layer::VARIANTS {
+        let capture_id = Some("cap-1".to_string());
+        let not_compared = Some(NotCompared::UnknownRank { rank: 2 });
+        let of = Incident { capture_id, not_compared, ..of_layer(*layer) };
+        for of in [closed(of.clone()), of] {
+            let Answers { line, kind, .. } = of.answers(&ALIVE);
+            for answer in [line, kind] {
+                let is_said = answer.detail.starts_with("the capture could not be compared: ");
+                assert!(is_said, "{layer:?}: {answer:?}");
+            }
+        }
     }
 }
 
@@ -238,7 +279,7 @@ fn a_failed_request_names_what_led_to_it() {
     let kind = |related: Option<&Incident>, detail: &str| {
         let of = closed(known(Class::OutOfMemory));
         let answer = of.answers(&Context { related, ..ALIVE }).kind;
-        check(&answer, ["Leak or just big", "90 % sure: out of memory", detail]);
+        check(&answer, ["Leak or just big", "out of memory", detail]);
     };
     kind(Some(&known(Class::Leak)), "it ended a leak that was reported before");
     kind(Some(&found(leak(2))), "it ended growth that was reported before");
@@ -246,6 +287,10 @@ fn a_failed_request_names_what_led_to_it() {
     stood.growth.scope = Scope::AllRanks;
     kind(Some(&stood), "it ended a standstill that was reported before");
     kind(None, "no growth was reported before it");
+    let mut of = closed(known(Class::OutOfMemory));
+    of.related = Some("inc-0".to_string());
+    let said = of.answers(&ALIVE).kind.detail;
+    assert_eq!(said, "it ended inc-0, which is not known here any more");
 }
 
 #[test]
