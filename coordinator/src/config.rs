@@ -48,9 +48,8 @@ pub struct Config {
     /// answers them, too.
     #[arg(long, value_name = "ADDR", env = "MEMTAPE_COORDINATOR_HEALTH_LISTEN")]
     pub health_listen: Option<SocketAddr>,
-    /// Folder whose files of Python the page shows to operators, beside the lines of a job whose
-    /// owner they belong to. May be repeated; an empty name shows none [default: / where --listen
-    /// is of this machine alone, else none].
+    /// Folder whose Python files the page shows to operators, beside the lines of a job whose owner
+    /// they belong to; in a cluster, one that the nodes share. May be repeated [default: none].
     #[arg(
         long = "source-dir",
         value_name = "DIR",
@@ -271,14 +270,6 @@ impl Config {
         }
     }
 
-    /// Folders whose sources are shown.
-    pub fn readable_sources(&self) -> Vec<PathBuf> {
-        match self.source_dirs.is_empty() {
-            true if self.listen.ip().is_loopback() => vec![PathBuf::from("/")],
-            _ => self.source_dirs.iter().filter(|of| !of.as_os_str().is_empty()).cloned().collect(),
-        }
-    }
-
     /// Every mistake in the settings, one line each; empty when they are sound.
     pub fn mistakes(&self) -> Vec<String> {
         let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
@@ -316,6 +307,10 @@ impl Config {
             ),
             (self.otlp_endpoint.is_some() && !cfg!(feature = "otlp"), not_built!("OTLP")),
             (self.data_dir.as_os_str().is_empty(), "--data-dir is empty: name a folder"),
+            (
+                !self.source_dirs.iter().all(|folder| folder.is_absolute() && folder.is_dir()),
+                "--source-dir names no folder that is there: name it with its absolute path",
+            ),
             (
                 !snapshots_are_sound,
                 "the store of snapshots must be a URL such as s3://bucket/prefix",

@@ -153,7 +153,7 @@ async fn serve(
     let snapshots = Snapshots::new(store.blobs().clone(), counters.clone(), memory);
     let api =
         Api::new(shared.clone(), requests, door.clone(), (quotas, members), snapshots.clone());
-    let api = Api { source_dirs: config.readable_sources().into(), ..api };
+    let api = Api { source_dirs: config.source_dirs.clone().into(), ..api };
     waiting.shutdown().await;
     let mut beside = waiting;
     if let Some(listen) = config.health_listen {

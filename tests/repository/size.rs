@@ -10,9 +10,9 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 18_091, 1_760),
-    ("coordinator", 27_329, 12_885),
-    ("core", 35_399, 13_153),
+    ("cli", 18_094, 1_760),
+    ("coordinator", 27_346, 12_917),
+    ("core", 35_443, 13_205),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_707, 0),

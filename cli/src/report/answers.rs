@@ -7,6 +7,7 @@ use memtape_coordinator::source::{self, Readable};
 use memtape_core::account::Account;
 use memtape_core::snapshot::Frame;
 use memtape_proto::api::{Incident, Rank, Ranks};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use crate::client::{Client, parse};
@@ -102,7 +103,9 @@ impl Asked<'_> {
         let query = [("attempt", attempt.as_str()), ("file", file), ("line", &number)];
         let shown = self.add(&path, &query).is_some_and(|of| of["not_shown"].is_null());
         if !shown {
-            let here = Readable { folders: &[PathBuf::from("/")], owner: None };
+            // Of this user's own files, as of those of the job's owner.
+            let own = geteuid().as_raw();
+            let here = Readable { folders: &[PathBuf::from("/")], owner: own };
             let read = source::lines((file, *line), incident.opened_wall_ns, here);
             read.into_iter().for_each(|lines| self.keep(&path, &query, json!(lines)));
         }

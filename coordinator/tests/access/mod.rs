@@ -72,6 +72,7 @@ impl Cluster {
         let running = start(Config {
             tls_dir: Some(folder.path().join("coordinator")),
             access_file: Some(folder.path().join("access.toml")),
+            source_dirs: vec![folder.path().to_path_buf()],
             ..config(&folder.path().join("data"))
         });
         Self { running: running.await, folder }

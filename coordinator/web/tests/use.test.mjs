@@ -58,7 +58,7 @@ describe('sources', { skip: noBrowser }, () => {
     assert.match(await page.locator('pre .culprit').innerText(), /losses\.append/);
   });
 
-  test('the table says why a line is not shown, and an incident shows nothing', async () => {
+  test('the table says why a line is not shown', async () => {
     await to('#/job/eval');
     await table().getByText('source', { exact: true }).first().click();
     await table().getByText('below no folder of --source-dir').waitFor();

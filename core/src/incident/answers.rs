@@ -41,7 +41,8 @@ pub struct Answer {
 pub struct Answers {
     /// Which rank.
     pub rank: Answer,
-    /// How long there is until memory is full.
+    /// How long there is until memory is full; of a failure that it has happened, of a standstill
+    /// since when.
     pub time: Answer,
     /// Which line.
     pub line: Answer,

@@ -1,4 +1,4 @@
-//! The lines of a program's file around one that a job names.
+//! A line of a program's file that a job names, with its neighbours.
 
 use serde::{Deserialize, Serialize};
 

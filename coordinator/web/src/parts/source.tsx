@@ -13,9 +13,13 @@ interface SourceOf {
   frame: Frame;
 }
 
+/** The coordinator shows Python files alone, by their absolute names. */
+const mayBeShown = ({ file }: Frame): boolean => file.startsWith('/') && file.endsWith('.py');
+
 /** The line that an incident names; nothing where it is not shown. */
 export function SourceOfIncident({ job, attempt, frame }: SourceOf) {
-  const { data } = useAnswer<SourceLines>(paths.source(job, attempt, frame), 0);
+  const path = mayBeShown(frame) ? paths.source(job, attempt, frame) : null;
+  const { data } = useAnswer<SourceLines>(path, 0);
   return data?.lines.length ? (
     <Section title={`The line, in ${data.file}`}>
       <Excerpt of={data} />
@@ -26,7 +30,7 @@ export function SourceOfIncident({ job, attempt, frame }: SourceOf) {
 /** A line in a table: its source on demand, or why it is not shown. A report has none but its own. */
 export function SourceOnDemand(of: SourceOf) {
   const isOpen = useSignal(false);
-  if (report) return null;
+  if (report || !mayBeShown(of.frame)) return null;
   return (
     <details class="source" onToggle={event => (isOpen.value = event.currentTarget.open)}>
       <summary>source</summary>

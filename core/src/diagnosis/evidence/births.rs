@@ -28,7 +28,7 @@ pub(crate) struct Born {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Births(BTreeMap<u64, Born>);
 
-/// A span of steps, as [`allocation_step`] numbers them, and what is alive of it.
+/// A span of steps in which blocks were allocated, and what is alive of it. Steps count from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
