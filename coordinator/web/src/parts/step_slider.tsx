@@ -3,7 +3,7 @@
 //
 // The address has the step once the slider rests: a browser takes few changes of it in a second.
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { arrange, numberIn } from '../address';
 import { beside, type Tally, type Which } from '../charts/segments';
@@ -16,10 +16,18 @@ const RESTS_MS = 250;
 export function useStep(last: number): [number, (step: number) => void] {
   const inAddress = numberIn('at');
   const [at, setAt] = useState(inAddress);
-  useEffect(() => setAt(inAddress), [inAddress]);
+  // What the slider itself wrote must not take back a step that was chosen meanwhile.
+  const written = useRef<number | null | undefined>(undefined);
+  useEffect(() => {
+    if (inAddress !== written.current) setAt(inAddress);
+    written.current = undefined;
+  }, [inAddress]);
   useEffect(() => {
     if (at === inAddress) return;
-    const timer = setTimeout(() => arrange({ at }), RESTS_MS);
+    const timer = setTimeout(() => {
+      written.current = at;
+      arrange({ at });
+    }, RESTS_MS);
     return () => clearTimeout(timer);
   }, [at]);
   const choose = (step: number) => setAt(step >= last ? null : step);
