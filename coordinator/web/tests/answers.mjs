@@ -242,7 +242,7 @@ export const answers = of => ({
     'accumulate_predictions.py:123 in train_step',
     `explains 98 % of the growth (at step ${CAPTURE_STEP})`,
   ),
-  kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a page: it wakes a person'),
+  kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; it pages'),
   restart: said(
     'A restart helps',
     'yes',

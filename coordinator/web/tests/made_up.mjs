@@ -34,7 +34,7 @@ const DEATH = incident('died', {
   answers: answers({
     time: said('How long', 'it has happened', 'the rank ended after step 800'),
     line: said('Which line', 'accumulate_predictions.py:123 in train_step', 'on the stack of the request that failed'),
-    kind: said('Leak or just big', '98 % sure: out of memory', 'it ended a leak that was reported before; a page: it wakes a person'),
+    kind: said('Leak or just big', '98 % sure: out of memory', 'it ended a leak that was reported before; it pages'),
     growth: [],
     evidence_title: 'What was seen',
   }),
@@ -72,7 +72,7 @@ const INCIDENTS = [
     answers: answers({
       rank: said('Which rank', 'rank 4', 'device 0, node-b'),
       time: said('Out of memory in', 'about 3,000 steps (4.2 h)', 'from step 800'),
-      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a page: it wakes a person, but it is silenced'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; it pages, but it is silenced'),
     }),
     thread: THREAD,
   }),
@@ -86,7 +86,7 @@ const INCIDENTS = [
     answers: answers({
       rank: said('Which rank', 'rank 6', 'device 0, node-b'),
       time: said('Out of memory in', 'not known', 'no forecast for this growth'),
-      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: it wakes no one'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: it does not page'),
     }),
     reported_in: 'inc-silenced',
     thread: thread({ may_change: false }),
@@ -96,7 +96,7 @@ const INCIDENTS = [
     confidence: 0.61,
     answers: answers({
       time: said('How long', 'the rank has ended', 'after step 800'),
-      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: it wakes no one'),
+      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: it does not page'),
       remedy: said('Try first', 'keep numbers, not tensors: append loss.item() instead of loss', 'a guess: the cause is not proven'),
     }),
     remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },
