@@ -14,7 +14,8 @@ import { cut, frames, launch, nameless, none, open, resize, settle, show, violat
 import { JOB, noStore as skip, Recorded } from './recorded.mjs';
 
 const { SCREENS } = process.env;
-const [LEAKING, LINE, STEPS] = [2, /store\.py:45/, 300];
+// As tests/gpu/store.py trains: rank 2 keeps a tensor of each step from step 80 on.
+const [LEAKING, ONSET, LINE, STEPS] = [2, 80, /store\.py:45/, 300];
 
 const recorded = new Recorded();
 let browser, page, mistakes, close;
@@ -65,6 +66,21 @@ describe('a recorded store', { skip }, () => {
     assert.match(await first.innerText(), LINE);
     // 21 tensors of 8 MiB.
     assert.match(await first.innerText(), /168 MiB/);
+  });
+
+  test('sentence, figures, evidence, ages and lines begin at the step of the program', async () => {
+    const { incidents } = await recorded.get('incidents');
+    const leak = incidents.find(of => of.class === 'leak');
+    const { step } = await recorded.get(`captures/${leak.capture_id}`);
+    assert.match(leak.sentence, new RegExp(`from step ${ONSET} to`));
+    assert.equal(leak.onset_step, ONSET);
+    assert.ok(leak.evidence.some(of => of.endsWith(`distinct steps, ${ONSET} to ${step}`)), `${leak.evidence}`);
+    assert.equal(leak.age_buckets[0].first_step, ONSET);
+    assert.equal(leak.age_buckets.at(-1).last_step, step);
+    const { lines } = await recorded.get('jobs/h200@0/lines');
+    const [holder] = lines.find(of => of.frames[0]?.line === leak.culprit.line).holders;
+    // Old blocks are counted by 8 steps and more.
+    assert.ok(holder.oldest_step <= ONSET && holder.oldest_step > ONSET - 16, `${holder.oldest_step}`);
   });
 
   test('what sets the leaking rank apart is its line', async () => {
