@@ -103,7 +103,7 @@ impl Asked<'_> {
         let query = [("attempt", attempt.as_str()), ("file", file), ("line", &number)];
         let shown = self.add(&path, &query).is_some_and(|of| of["not_shown"].is_null());
         if !shown {
-            // Of this user's own files, as of those of the job's owner.
+            // Reads only files of this user.
             let own = geteuid().as_raw();
             let here = Readable { folders: &[PathBuf::from("/")], owner: own };
             let read = source::lines((file, *line), incident.opened_wall_ns, here);

@@ -1,4 +1,4 @@
-//! Who sees lines of the files of a job, of which files, and that the audit has it.
+//! The roles that see source lines, the files that are read, and the entries of the audit.
 
 use std::os::unix::fs::MetadataExt as _;
 

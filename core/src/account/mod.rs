@@ -125,7 +125,7 @@ impl Account {
         }
     }
 
-    /// Which numbers of a record its values depend on: those that change them.
+    /// Marks the numbers of a record that change the account's values.
     pub fn columns(self) -> [bool; StepRecord::NUMBERS] {
         let before = StepRecord { first_step: 1, last_step: 1, ..StepRecord::default() };
         let record = StepRecord { first_step: 2, last_step: 4, ..before };

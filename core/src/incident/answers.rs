@@ -65,7 +65,7 @@ impl Answers {
     }
 }
 
-/// What is known beside an incident.
+/// Facts about the rank, the capture and the related incident.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Context<'a> {
     /// Its rank, where that is known.
@@ -78,7 +78,7 @@ pub struct Context<'a> {
     pub is_silenced: bool,
 }
 
-/// What is known of the rank of an incident.
+/// Facts about the rank of an incident.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RankContext<'a> {
     /// Last finished step.
