@@ -27,7 +27,8 @@ use crate::records::{SeriesKey, Source, StepRecord};
 use crate::recovery::{format, format::Whose, opening, opening::Recovery};
 use crate::steps::block::Columns;
 use crate::steps::newest::{NewestRows, newest};
-use crate::steps::packer::{self, Found, Reader, StepLimits};
+use crate::steps::packer::StepLimits;
+use crate::steps::read::{self, Found, Reader};
 use crate::steps::segments;
 use crate::steps::sweep::{Take, newest_first, sweep};
 use crate::writer::pending::Pending;
@@ -319,7 +320,7 @@ impl Store {
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
     pub fn series(&self, key: SeriesKey) -> Result<Vec<StepRecord>> {
-        packer::read(&self.shared.reader, &self.shared.open, key, None)
+        read::read(&self.shared.reader, &self.shared.open, key, None)
     }
 
     /// Hands over the same records a block at a time: in no order, and some of them twice, until
@@ -329,12 +330,12 @@ impl Store {
         key: SeriesKey,
         take: &mut dyn FnMut(Found) -> ControlFlow<()>,
     ) -> Result<()> {
-        packer::read_each(&self.shared.reader, &self.shared.open, key, None, take)
+        read::read_each(&self.shared.reader, &self.shared.open, key, None, take)
     }
 
     /// Records of a series that were packed in these time buckets, or are not packed yet. Blocks.
     pub fn series_within(&self, key: SeriesKey, stretches: &[u32]) -> Result<Vec<StepRecord>> {
-        packer::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
+        read::read(&self.shared.reader, &self.shared.open, key, Some(stretches))
     }
 
     /// The newest records of these series of one attempt, each in order of steps. Blocks; makes

@@ -59,7 +59,8 @@ pub use recovery::opening::Recovery;
 pub use recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 pub use steps::block;
 pub use steps::newest::NewestRows;
-pub use steps::packer::{Found, StepLimits};
+pub use steps::packer::StepLimits;
+pub use steps::read::Found;
 pub use steps::segments::stretch;
 #[cfg(feature = "cluster")]
 pub use tables::publishing;

@@ -6,5 +6,6 @@ pub(crate) mod log;
 pub(crate) mod newest;
 pub(crate) mod open_series;
 pub(crate) mod packer;
+pub(crate) mod read;
 pub(crate) mod segments;
 pub(crate) mod sweep;

@@ -13,7 +13,8 @@ use crate::records::{SeriesKey, StepRecord};
 use crate::steps::block::ALL_COLUMNS;
 use crate::steps::index;
 use crate::steps::open_series::OpenSeries;
-use crate::steps::packer::{OpenSteps, READS_MAX, Reader, Rows, put_in_order, read, read_blocks};
+use crate::steps::packer::OpenSteps;
+use crate::steps::read::{READS_MAX, Reader, Rows, put_in_order, read, read_blocks};
 use crate::steps::segments::Location;
 
 /// What is read back.
@@ -62,7 +63,7 @@ fn read_near(
     bounds: NewestRows,
     rows: &mut Rows,
 ) -> Result<bool> {
-    // Before the index, as in `packer::read_each`.
+    // Before the index, as in `read::read_each`.
     for (key, of) in rows.iter_mut() {
         of.extend(open.of(*key).iter().flat_map(OpenSeries::parts).flatten());
         cut(of, bounds);

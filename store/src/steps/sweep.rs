@@ -14,7 +14,8 @@ use crate::records::{SeriesKey, StepRecord};
 use crate::steps::block::{ALL_COLUMNS, Columns};
 use crate::steps::index;
 use crate::steps::open_series::OpenSeries;
-use crate::steps::packer::{OpenSteps, READS_MAX, Reader, put_in_order, read_blocks};
+use crate::steps::packer::OpenSteps;
+use crate::steps::read::{READS_MAX, Reader, put_in_order, read_blocks};
 
 /// Series whose step runs are in memory at once, while each record is wanted once.
 pub(crate) const GROUP_SERIES: usize = 256;
@@ -78,7 +79,7 @@ pub(crate) fn newest_first(
 ) -> Result<ControlFlow<()>> {
     let (reader, open) = from;
     let Some(SeriesKey { serial, .. }) = keys.first() else { return Ok(ControlFlow::Continue(())) };
-    // Before the index, as in `packer::read_each`.
+    // Before the index, as in `read::read_each`.
     let newest: Vec<_> = keys.iter().map(|key| (*key, open.of(*key))).collect();
     for (key, series) in newest {
         for rows in series.iter().flat_map(OpenSeries::parts).rev() {

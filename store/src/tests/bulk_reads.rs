@@ -22,7 +22,8 @@ use crate::handle::Store;
 use crate::records::{SeriesKey, Source, StepRecord};
 use crate::steps::block::ALL_COLUMNS;
 use crate::steps::newest::NewestRows;
-use crate::steps::packer::{StepLimits, put_in_order};
+use crate::steps::packer::StepLimits;
+use crate::steps::read::put_in_order;
 use crate::steps::sweep::{GROUP_SERIES, RUNS_MAX, StepRuns};
 use crate::tests::fixtures::{answer, flush, row};
 
