@@ -257,9 +257,28 @@ impl Rank {
         [self.reported_ns, self.stepped_ns, self.allocated_ns] = [now_ns; 3];
     }
 
-    /// The process ended. The only place where that is noted.
+    /// Shows a device as at the end of a step, whose record has no pending frees.
+    pub(super) fn show_step(&mut self, device: u8, row: &StepRecord) {
+        let Some(totals) = self.totals.iter_mut().find(|of| of.device == device) else { return };
+        *totals = Totals {
+            allocated: row.end_allocated,
+            reserved: row.end_reserved,
+            peak_allocated: totals.peak_allocated.max(row.peak_allocated),
+            blocks: row.blocks,
+            ooms: totals.ooms.max(row.ooms),
+            malloc_failures: totals.malloc_failures.max(row.malloc_failures),
+            deferred: None,
+            ..*totals
+        };
+    }
+
+    /// The process ended. The only place where that is noted. A process that ended by itself has
+    /// freed memory since its last step: that step is shown. One that was killed has not.
     pub(super) fn end(&mut self, end: RankEnd) {
         self.presence = Presence::Ended;
+        if matches!(end.end, End::Exited | End::Failed) {
+            self.newest.clone().iter().for_each(|(device, row)| self.show_step(*device, row));
+        }
         self.record.end = Some(end.end);
         self.record.exit_status = end.exit_status;
         self.record.end_detail = end.detail;
@@ -287,7 +306,7 @@ mod tests {
     use crate::state::effects::{Context, Effect};
     use crate::state::jobs::Jobs;
     use crate::state::jobs::tests::{killed, limits};
-    use crate::state::messages::{Hello, RankUp, Report};
+    use crate::state::messages::{Hello, RankReport, RankUp, Report};
     use memtape_disk::clock::Now;
 
     /// One user has four jobs, and has used up the rate of changes.
@@ -339,6 +358,34 @@ mod tests {
         let attempt = jobs.attempts().next().unwrap();
         assert_eq!(attempt.record.ended_wall_ns, Some(7));
         assert_eq!(attempt.ranks[&0].record.end_wall_ns, 7);
+    }
+
+    /// The last report before an end follows the teardown; a later one changes nothing.
+    #[test]
+    fn an_ended_rank_shows_its_last_step_unless_it_was_killed() {
+        for (end, shown) in [(End::Exited, 9), (End::Failed, 9), (End::Killed, 2)] {
+            let mut jobs = Jobs::new(limits());
+            let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };
+            jobs.announce(Now::default(), "a", up).unwrap();
+            let mut context = Context::new(Now::default());
+            let report = |jobs: &mut Jobs, context: &mut Context, allocated, steps| {
+                let totals = vec![Totals { allocated, ..Totals::default() }];
+                let tape_id = "t".to_string();
+                let rank = RankReport { tape_id, step: 4, totals, steps, ..RankReport::default() };
+                let report = Report { ranks: vec![rank], ..Report::default() };
+                jobs.report(context, "a", report, None);
+            };
+            jobs.attach(Now::default(), Hello { node: "a".to_string(), ..Hello::default() });
+            let row = StepRecord { last_step: 4, end_allocated: 9, ..StepRecord::default() };
+            report(&mut jobs, &mut context, 10, vec![(0, row)]);
+            report(&mut jobs, &mut context, 2, Vec::new());
+            jobs.rank_down(&mut context, "a", "t", RankEnd { end, ..killed() });
+            report(&mut jobs, &mut context, 1, Vec::new());
+            let rank = &jobs.attempts().next().unwrap().ranks[&0];
+            let allocated = |of: &[Totals]| of.iter().map(|of| of.allocated).collect::<Vec<_>>();
+            assert_eq!(allocated(&rank.totals), [shown], "{end:?}");
+            assert_eq!((allocated(&rank.record.devices), rank.step), (vec![shown], 4));
+        }
     }
 
     #[test]

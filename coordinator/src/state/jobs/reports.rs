@@ -529,7 +529,10 @@ impl Rank {
         }
         // The devices are written once, so that a later coordinator knows them.
         let are_devices_new = self.record.devices.len() < report.totals.len();
-        self.totals = report.totals;
+        // Those of an ended rank are final: the agent reports the end after everything else.
+        if self.presence != Presence::Ended {
+            self.totals = report.totals;
+        }
         self.rss_bytes = report.rss_bytes;
         (self.host, self.outside) = (report.host, report.outside);
         let left_out = holdings.take_censuses(self, report.censuses, ranks_max);

@@ -11,7 +11,7 @@ use memtape_core::tape::layout::Clock;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
 use memtape_disk::clock::Now;
-use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord, Totals};
+use memtape_store::records::{AttemptRecord, RankRecord, SeriesKey, StepRecord};
 use memtape_store::{NewestRows, Store};
 
 /// Time buckets of 5 minutes that detectors read back, counting only buckets in which the attempt
@@ -163,23 +163,12 @@ fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
 }
 
 /// Shows a rank in the state of its newest step until its agent is back. The totals of a rank that
-/// has ended are those at its end: a step that a failed request cut short has no row.
+/// has ended are in its record.
 fn note_newest(rank: &mut Rank, device: u8, row: StepRecord) {
     rank.step = rank.step.max(row.last_step);
     rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);
     rank.newest.insert(device, row);
-    if row.last_step <= rank.record.step {
-        return;
-    }
-    if let Some(totals) = rank.totals.iter_mut().find(|totals| totals.device == device) {
-        *totals = Totals {
-            allocated: row.end_allocated,
-            reserved: row.end_reserved,
-            peak_allocated: totals.peak_allocated.max(row.peak_allocated),
-            blocks: row.blocks,
-            ooms: row.ooms,
-            malloc_failures: row.malloc_failures,
-            ..*totals
-        };
+    if row.last_step > rank.record.step {
+        rank.show_step(device, &row);
     }
 }
