@@ -11,11 +11,14 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use super::failure::{Failure, FailureKind};
 use super::record::Incident;
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::{
-    Class, Diagnosis, about_plural, about_span, bytes, count, duration, location, percent, plural,
+    Class, Diagnosis, RestartAnswer, about_plural, about_span, bytes, count, duration, location,
+    percent, plural,
 };
+use crate::identity::end::End;
 use crate::paging::Urgency;
 use crate::snapshot::Frame;
 
@@ -383,15 +386,34 @@ fn led_by(of: &Incident, context: &Context<'_>) -> String {
 
 fn restart(of: &Incident, context: &Context<'_>) -> Answer {
     const TITLE: &str = "A restart helps";
-    let Some(diagnosis) = &of.diagnosis else { return answer(TITLE, "not known", "") };
+    let Some(diagnosis) = &of.diagnosis else {
+        return answer(TITLE, "not known", unexplained(of));
+    };
     let restart = diagnosis.restart_now(&of.growth, of.is_open());
     let text = match restart.answer.helps() {
         Some(true) => "yes",
         Some(false) => "no",
         None => "not known",
     };
-    let why = restart.reason(&counted_at(of, diagnosis, context));
+    let why = match restart.answer {
+        RestartAnswer::Unknown => no_cause(of).to_string(),
+        _ => restart.reason(&counted_at(of, diagnosis, context)),
+    };
     answer(TITLE, text, of.clock.in_words(&why))
+}
+
+/// Why it is not known whether a restart helps.
+fn no_cause(of: &Incident) -> &'static str {
+    match of.failure {
+        Some(failure) if failure.may_be_sigkill() => {
+            "the cause of the kill is not known here: look for the OOM killer in the host's log"
+        }
+        Some(Failure { kind: FailureKind::Died(End::OomKilled), .. }) => {
+            "what filled the memory of the host is not known"
+        }
+        Some(_) => "the cause is not known: look at the output of the rank",
+        None => "the cause is not known",
+    }
 }
 
 fn remedy(of: &Incident, context: &Context<'_>) -> Answer {

@@ -5,6 +5,7 @@ use strum::VariantArray as _;
 use super::*;
 use crate::detector::Forecast;
 use crate::diagnosis::{Restart, RestartAnswer};
+use crate::identity::end::End;
 use crate::incident::answers::{Answer, Answers, Context, RankContext};
 
 const MIB: u64 = 1 << 20;
@@ -336,13 +337,33 @@ fn a_restart_that_does_not_help_says_why() {
     check(RestartAnswer::OtherProcesses, "no", "other processes hold the memory");
     let waiting = "ends the waiting; whether the rank falls behind again is not known";
     check(RestartAnswer::EndsWaiting, "not known", waiting);
-    check(RestartAnswer::Unknown, "not known", "");
+    check(RestartAnswer::Unknown, "not known", "the cause is not known");
+}
+
+#[test]
+fn a_failure_without_a_cause_says_where_to_look() {
+    let check = |kind: FailureKind, exit_status: Option<i32>, why: &str| {
+        let (rank, device, step, wall_ns, ranks) = (2, 0, 20, 70, 4);
+        let failure = Failure { rank, device, step, wall_ns, ranks, kind, exit_status };
+        let mut of = Incident { failure: Some(failure), ..known(Class::Died) };
+        of.diagnosis.as_mut().expect("known").restart = Restart::default();
+        check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", why]);
+    };
+    let kill = "the cause of the kill is not known here: look for the OOM killer in the host's log";
+    check(FailureKind::Died(End::Killed), None, kill);
+    check(FailureKind::Died(End::Killed), Some(-9), kill);
+    let output = "the cause is not known: look at the output of the rank";
+    check(FailureKind::Died(End::Killed), Some(-11), output);
+    check(FailureKind::Died(End::Failed), Some(1), output);
+    let host = "what filled the memory of the host is not known";
+    check(FailureKind::Died(End::OomKilled), Some(-9), host);
 }
 
 #[test]
 fn before_a_diagnosis_nothing_is_advised() {
     let of = found(leak(2));
-    check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", ""]);
+    let why = "there is no capture of it yet";
+    check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", why]);
     let later = "not known yet: it comes with the diagnosis";
     check(&of.answers(&ALIVE).remedy, ["Try first", later, ""]);
     check(&closed(of).answers(&ALIVE).remedy, ["Try first", "not known", ""]);
