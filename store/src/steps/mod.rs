@@ -3,6 +3,7 @@
 pub mod block;
 pub(crate) mod index;
 pub(crate) mod log;
+pub(crate) mod merge;
 pub(crate) mod newest;
 pub(crate) mod open_series;
 pub(crate) mod packer;

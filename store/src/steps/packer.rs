@@ -2,7 +2,8 @@
 //!
 //! Once a minute all new rows are frozen and packed, a slice at a time, so that no other write
 //! waits long: one block for each series. When all blocks are durable and in the index, the log of
-//! those rows goes. Nothing is read here (`read.rs`). Times are those of the store's clock
+//! those rows goes. The blocks of a file that is finished are merged (`merge.rs`). Nothing is read
+//! here (`read.rs`). Times are those of the store's clock
 //! (`clock.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,11 @@ use crate::records::{Holder, SeriesKey, Source, StepRecord};
 use crate::steps::block::{ROWS_MAX, pack};
 use crate::steps::index;
 use crate::steps::log::{self, RowLog};
+use crate::steps::merge::Merging;
 use crate::steps::open_series::OpenSeries;
-use crate::steps::segments::{self, Entry, Location, SEGMENT_BYTES_MAX, Segments, Table, stretch};
+use crate::steps::segments::{
+    self, Entry, Location, NewFile, SEGMENT_BYTES_MAX, Segments, Table, stretch,
+};
 use memtape_disk::tree::Change;
 
 /// The log is packed away at any time when it is longer than this, or than a part of the bytes that
@@ -64,6 +68,10 @@ pub(crate) struct Steps {
     inventory: Inventory,
     /// A packing under way.
     packing: Option<Packing>,
+    /// A merging under way.
+    merging: Option<Merging>,
+    /// Files whose blocks were, or could not be, merged: each is tried once until the next start.
+    tried: BTreeSet<u32>,
     /// The first log file without frozen rows, while there are frozen rows.
     frozen_before: Option<u64>,
     /// Attempts that are to be forgotten when nothing is being packed.
@@ -181,8 +189,16 @@ impl OpenSteps {
 
 impl Steps {
     pub(crate) fn new(log: RowLog, files: Segments, inventory: Inventory) -> Self {
-        let (packing, frozen_before, forgotten) = (None, None, BTreeSet::new());
-        Self { log, files, inventory, packing, frozen_before, forgotten }
+        Self {
+            log,
+            files,
+            inventory,
+            packing: None,
+            merging: None,
+            tried: BTreeSet::new(),
+            frozen_before: None,
+            forgotten: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -224,6 +240,11 @@ impl Steps {
     /// True in the middle of a packing.
     pub(crate) fn is_packing(&self) -> bool {
         self.packing.is_some()
+    }
+
+    /// True in the middle of a merging.
+    pub(crate) fn is_merging(&self) -> bool {
+        self.merging.is_some()
     }
 
     /// Begins to pack the open rows, unless packing is under way.
@@ -377,6 +398,11 @@ impl Steps {
         if self.packing.is_some() || self.forgotten.is_empty() {
             return Ok(());
         }
+        // Its blocks may be among those that are merged: that begins again.
+        if let Some(merging) = self.merging.take() {
+            self.tried.remove(&merging.from);
+            merging.discard(&**self.files.disk());
+        }
         self.files.roll(stretch(store_ns))?;
         let entries: Vec<Entry<'_>> =
             self.forgotten.iter().map(|&serial| Entry::Forgotten { serial }).collect();
@@ -446,18 +472,62 @@ impl Steps {
             // Older files may have blocks of that attempt.
             Entry::Forgotten { serial } => !is_first && is_gone(*serial),
         })?;
-        if let Some((new, locations)) = moved {
-            let known = self.files.table().lock().get(&new).cloned().unwrap_or_default();
-            self.inventory.steps(new, known.bytes, 0);
-            let entries = locations.iter().map(index::entry);
-            let changes: Vec<Change> = entries.chain([index::state(new, Some(&known))]).collect();
-            catalogue.write(changes.iter())?;
+        if let Some(new) = moved {
+            self.add(catalogue, &new, 0)?;
         }
         self.remove(catalogue, number).map(|_| ())
     }
 
+    /// Begins to merge the blocks of a finished file, where there is one.
+    pub(crate) fn begin_merging(&mut self, catalogue: &Catalogue) -> Result<()> {
+        if self.merging.is_some() {
+            return Ok(());
+        }
+        let Some(number) = self.files.finished(&self.tried) else { return Ok(()) };
+        self.tried.insert(number);
+        let known = self.files.table().lock().get(&number).cloned().unwrap_or_default();
+        let offsets = index::offsets(catalogue, number, &known)?;
+        // Otherwise the index is not right, and the next start mends it.
+        if offsets.len() as u64 == known.blocks {
+            self.merging = Merging::begin(&**self.files.disk(), number, &offsets)?;
+        }
+        Ok(())
+    }
+
+    /// Merges one slice more; after the last one the new file takes the place of the old one.
+    pub(crate) fn merge_slice(&mut self, catalogue: &Catalogue) -> Result<()> {
+        let Some(mut merging) = self.merging.take() else { return Ok(()) };
+        match merging.slice() {
+            Ok(true) => self.merging = Some(merging),
+            Ok(false) => {
+                let from = merging.from;
+                if let Some((new, rows)) = merging.finish(&**self.files.disk())? {
+                    self.add(catalogue, &new, rows)?;
+                }
+                self.remove(catalogue, from)?;
+            }
+            Err(why) => {
+                merging.discard(&**self.files.disk());
+                return Err(why.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up a new file, which is durable and has this number of steps.
+    fn add(&mut self, catalogue: &Catalogue, new: &NewFile, rows: u64) -> Result<()> {
+        self.files.add(new);
+        self.inventory.steps(new.number, new.known.bytes, rows);
+        let state = index::state(new.number, Some(&new.known));
+        let changes: Vec<Change> = new.locations.iter().map(index::entry).chain([state]).collect();
+        catalogue.write(changes.iter())
+    }
+
     /// Removes a file; returns its length in bytes.
     fn remove(&mut self, catalogue: &Catalogue, number: u32) -> Result<u64> {
+        if let Some(merging) = self.merging.take_if(|of| of.from == number) {
+            merging.discard(&**self.files.disk());
+        }
         let known = self.files.table().lock().get(&number).cloned().unwrap_or_default();
         index::delete_segment(catalogue, number, &known)?;
         self.inventory.forget(|part| part == Part::Steps(number))?;

@@ -4,7 +4,8 @@
 //! location no longer count, and lie there unused until the file goes. A file is finished when it
 //! is large or covers an hour, and deleted as a whole when all in it is too old. Where there is too
 //! much, the holder that has most gives way ([`surplus`]): the other blocks of a file move to a new
-//! one. No forgotten block outlives the record that says so.
+//! one. A file that is begun gets an even number: the one above it is for the file into which its
+//! blocks are merged (`merge.rs`). No forgotten block outlives the record that says so.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -20,8 +21,11 @@ use memtape_disk::frames::{self, Damage, Frames, frame_bytes};
 /// Folder of the files.
 pub(crate) const FOLDER: &str = "steps";
 
-/// A file longer than this is finished. It is also what a bound on bytes may be passed by.
-pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// A file longer than this is finished with its time bucket: what can be merged is in one file.
+const SEGMENT_BYTES: u64 = 32 << 20;
+
+/// A file longer than this is finished at once. It is also what a bound on bytes may be passed by.
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 128 << 20;
 
 /// Stretches of time that a file covers at most: an hour of the store's clock.
 pub(crate) const SEGMENT_STRETCHES: u32 = 12;
@@ -177,7 +181,7 @@ pub(crate) struct Segments {
     table: Table,
     /// The file being appended to.
     current: Option<(u32, Frames)>,
-    /// Number of the next one.
+    /// Number of the next one: even.
     next: u32,
 }
 
@@ -242,6 +246,7 @@ impl Segments {
             (current, damage) = (Some((number, frames)), seen);
         }
         let next = found.last_key_value().map_or(0, |(last, _)| last + 1).max(number_min);
+        let next = next.next_multiple_of(2);
         let segment = |bytes| Segment { bytes, ..Segment::new() };
         let table = found.into_iter().map(|(number, bytes)| (number, segment(bytes))).collect();
         let table = Table(Arc::new(Mutex::new(table)));
@@ -265,14 +270,16 @@ impl Segments {
             let end = known.first_stretch.saturating_add(SEGMENT_STRETCHES);
             // So does a clock that a crash has set back.
             let is_within = is_empty || (known.first_stretch..end).contains(&now);
-            if is_within && known.bytes <= SEGMENT_BYTES_MAX {
+            let is_new_stretch = known.last_stretch != now;
+            let bytes_max = if is_new_stretch { SEGMENT_BYTES } else { SEGMENT_BYTES_MAX };
+            if is_within && known.bytes <= bytes_max {
                 return Ok(());
             }
         }
         let number = self.next;
         let (frames, _) = Frames::open(&*self.disk, &name(number), |_, _| {})?;
         self.disk.sync_folder(FOLDER)?;
-        self.next += 1;
+        self.next += 2;
         self.table.lock().insert(number, Segment::new());
         self.current = Some((number, frames));
         Ok(())
@@ -285,18 +292,9 @@ impl Segments {
             return Err(io::Error::other("no file of steps is open"));
         };
         let payloads: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
-        let mut offset = frames.len_bytes();
+        let offset = frames.len_bytes();
         frames.append(payloads.iter().map(Vec::as_slice))?;
-        let mut locations = Vec::new();
-        for (entry, payload) in entries.iter().zip(&payloads) {
-            if let Entry::Block { stretch, source: (series, holder), .. } = *entry {
-                let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-                let at = Location { stretch, series, segment: *number, offset, length };
-                locations.push((at, holder));
-            }
-            offset += frame_bytes(payload.len());
-        }
-        Ok(locations)
+        Ok(blocks(*number, offset, &payloads).collect())
     }
 
     /// Makes everything durable.
@@ -331,33 +329,34 @@ impl Segments {
         Some((*number, self.table.lock().get(number)?.bytes))
     }
 
-    /// Copies the records of a file for which `is_kept` is true to a new one, the newest, which is
-    /// durable then; returns its number and the locations of its blocks, or none where no record is
-    /// kept. Not in the middle of a pack.
+    /// A file that is not written to any more, and whose blocks are not merged: not one of these.
+    pub(crate) fn finished(&self, besides: &BTreeSet<u32>) -> Option<u32> {
+        let current = self.current.as_ref().map(|(number, _)| *number);
+        let table = self.table.lock();
+        let is_free = |number: u32| number.is_multiple_of(2) && !table.contains_key(&(number + 1));
+        let mut numbers = table.keys().copied();
+        numbers.find(|&of| is_free(of) && current != Some(of) && !besides.contains(&of))
+    }
+
+    /// Copies the records of a file for which `is_kept` is true to a new one, the newest; none
+    /// where no record is kept. Not in the middle of a pack.
     pub(crate) fn copy(
         &mut self,
         from: u32,
         mut is_kept: impl FnMut(u64, &Entry<'_>) -> bool,
-    ) -> io::Result<Option<(u32, Vec<Location>)>> {
+    ) -> io::Result<Option<NewFile>> {
         // So that only the newest file is ever written to.
         self.current = None;
-        let (mut known, mut locations, segment) = (Segment::new(), Vec::new(), self.next);
-        let frames = copy(&*self.disk, from, segment, |offset, payload, to| {
-            let Some(entry) = Entry::decode(payload).filter(|entry| is_kept(offset, entry)) else {
-                return false;
-            };
-            if let Entry::Block { stretch, source: (series, holder), .. } = entry {
-                let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-                known.cover(stretch, holder, length);
-                locations.push(Location { stretch, series, segment, offset: to, length });
-            }
-            true
+        let new = copy(&*self.disk, from, self.next + 1, |offset, payload| {
+            Entry::decode(payload).is_some_and(|entry| is_kept(offset, &entry))
         })?;
-        let Some(frames) = frames else { return Ok(None) };
-        self.next += 1;
-        (known.bytes, known.blocks) = (frames.len_bytes(), locations.len() as u64);
-        self.table.lock().insert(segment, known);
-        Ok(Some((segment, locations)))
+        self.next += 2;
+        Ok(new)
+    }
+
+    /// Takes up a new file, whose blocks are to be put into the index.
+    pub(crate) fn add(&mut self, new: &NewFile) {
+        self.table.lock().insert(new.number, new.known.clone());
     }
 
     /// Removes a file that nothing refers to any more.
@@ -369,44 +368,108 @@ impl Segments {
     }
 }
 
+/// A file in the making. It gets its name when it is whole and durable.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    pub(crate) number: u32,
+    pub(crate) known: Segment,
+    pub(crate) locations: Vec<Location>,
+    frames: Frames,
+}
+
+impl NewFile {
+    pub(crate) fn begin(disk: &dyn Disk, number: u32) -> io::Result<Self> {
+        remove_if_there(disk, &aside(number))?;
+        let (frames, _) = Frames::open(disk, &aside(number), |_, _| {})?;
+        Ok(Self { number, known: Segment::new(), locations: Vec::new(), frames })
+    }
+
+    pub(crate) fn append(&mut self, payloads: &[impl AsRef<[u8]>]) -> io::Result<()> {
+        let offset = self.frames.len_bytes();
+        self.frames.append(payloads.iter().map(AsRef::as_ref))?;
+        for (location, holder) in blocks(self.number, offset, payloads) {
+            self.known.cover(location.stretch, holder, location.length);
+            self.locations.push(location);
+        }
+        (self.known.bytes, self.known.blocks) =
+            (self.frames.len_bytes(), self.locations.len() as u64);
+        Ok(())
+    }
+
+    /// Makes it durable, under its name; none where it has no record.
+    pub(crate) fn finish(self, disk: &dyn Disk) -> io::Result<Option<Self>> {
+        if self.known.bytes == 0 {
+            self.discard(disk);
+            return Ok(None);
+        }
+        if let Err(why) = self.frames.sync() {
+            self.discard(disk);
+            return Err(why);
+        }
+        disk.rename(&aside(self.number), &name(self.number))?;
+        disk.sync_folder(FOLDER)?;
+        Ok(Some(self))
+    }
+
+    /// The disk may be full. What cannot be removed now is removed when the file is begun again.
+    pub(crate) fn discard(self, disk: &dyn Disk) {
+        let _ = remove_if_there(disk, &aside(self.number));
+    }
+}
+
+/// Name of a file in the making.
+fn aside(number: u32) -> String {
+    format!("{}.new", name(number))
+}
+
+/// The blocks among these payloads, which are in a file from an offset on.
+fn blocks(
+    segment: u32,
+    mut offset: u64,
+    payloads: &[impl AsRef<[u8]>],
+) -> impl Iterator<Item = (Location, Holder)> {
+    payloads.iter().map(AsRef::as_ref).filter_map(move |payload| {
+        let at = offset;
+        offset += frame_bytes(payload.len());
+        let Entry::Block { stretch, source: (series, holder), .. } = Entry::decode(payload)? else {
+            return None;
+        };
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        Some((Location { stretch, series, segment, offset: at, length }, holder))
+    })
+}
+
 /// Makes a file of the whole records of another, which is then kept beside it under another name.
 fn without_gaps(disk: &dyn Disk, from: u32, to: u32) -> io::Result<Frames> {
-    let frames = copy(disk, from, to, |_, _, _| true)?;
+    let new = copy(disk, from, to, |_, _| true)?;
     let from = name(from);
     disk.rename(&from, &format!("{from}.damaged-{}", clock::now().wall_ns))?;
     disk.sync_folder(FOLDER)?;
-    frames.map_or_else(|| Ok(Frames::open(disk, &name(to), |_, _| {})?.0), Ok)
+    new.map_or_else(|| Ok(Frames::open(disk, &name(to), |_, _| {})?.0), |new| Ok(new.frames))
 }
 
-/// Makes a durable file of those records of another for which `is_kept` is true, by offset, payload
-/// and new offset; none where there are none.
+/// Makes a durable file of those records of another for which `is_kept` is true, by offset and
+/// payload; none where there are none.
 fn copy(
     disk: &dyn Disk,
     from: u32,
     to: u32,
-    mut is_kept: impl FnMut(u64, &[u8], u64) -> bool,
-) -> io::Result<Option<Frames>> {
-    let aside = format!("{}.new", name(to));
-    remove_if_there(disk, &aside)?;
-    let (mut frames, _) = Frames::open(disk, &aside, |_, _| {})?;
+    mut is_kept: impl FnMut(u64, &[u8]) -> bool,
+) -> io::Result<Option<NewFile>> {
+    let mut new = NewFile::begin(disk, to)?;
     let mut written = Ok(());
-    frames::read(disk, &name(from), 0, |offset, payload| {
-        if written.is_ok() && is_kept(offset, payload, frames.len_bytes()) {
-            written = frames.append([payload]);
+    let read = frames::read(disk, &name(from), 0, |offset, payload| {
+        if written.is_ok() && is_kept(offset, payload) {
+            written = new.append(&[payload]);
         }
-    })?;
-    if let Err(why) = written.and_then(|()| frames.sync()) {
-        // The disk may be full.
-        let _ = remove_if_there(disk, &aside);
-        return Err(why);
+    });
+    match read.and(written) {
+        Ok(()) => new.finish(disk),
+        Err(why) => {
+            new.discard(disk);
+            Err(why)
+        }
     }
-    if frames.len_bytes() == 0 {
-        remove_if_there(disk, &aside)?;
-        return Ok(None);
-    }
-    disk.rename(&aside, &name(to))?;
-    disk.sync_folder(FOLDER)?;
-    Ok(Some(frames))
 }
 
 pub(crate) fn series_bytes(key: SeriesKey) -> [u8; SERIES_BYTES] {

@@ -17,6 +17,7 @@ use crate::records::{IncidentRecord, SeriesKey, StepRecord, snapshot_of};
 use crate::recovery::check::check_simulated;
 use crate::steps::packer::StepLimits;
 use crate::tests::fixtures::{SERIES, at_once, flush, incident, number, part, read_steps};
+use crate::tests::merging::merged_files;
 use fastrand::Rng;
 use memtape_disk::clock::{self, Now};
 use memtape_simulated_disk::SimulatedDisk;
@@ -102,7 +103,9 @@ impl Life<'_> {
             }
             14 => {
                 let before = clock::now();
-                let passed_ns = rng.usize(..40_000_000_000) as u64;
+                // Some minutes and more finish the file of steps, whose blocks are merged then.
+                let pace = [1, 200][rng.usize(..2)];
+                let passed_ns = pace * rng.usize(..40_000_000_000) as u64;
                 clock::set(Now {
                     mono_ns: before.mono_ns + passed_ns,
                     wall_ns: before.wall_ns + passed_ns as i64,
@@ -323,13 +326,13 @@ fn open(disk: &SimulatedDisk) -> (Store, Loaded) {
     panic!("the store does not open");
 }
 
-/// What went wrong with the disk, and how often holders gave up blocks.
-fn live(seed: u64) -> (memtape_simulated_disk::Counts, u64) {
+/// What went wrong with the disk, how often holders gave up blocks, and files of merged blocks.
+fn live(seed: u64) -> (memtape_simulated_disk::Counts, u64, usize) {
     let disk = SimulatedDisk::new(seed);
     let mut rng = Rng::with_seed(seed ^ 0xd15c);
     let (model, steps) = (Model::default(), Steps::default());
     let (mut snapshots, mut version, mut retired) = (BTreeMap::new(), 0, BTreeSet::new());
-    let mut given_up = 0;
+    let (mut given_up, mut merged) = (0, 0);
     clock::set(Now { mono_ns: 1 << 60, wall_ns: BEGIN_NS });
     for _ in 0..RUNS {
         let (store, loaded) = open(&disk);
@@ -348,6 +351,7 @@ fn live(seed: u64) -> (memtape_simulated_disk::Counts, u64) {
             life.store.turn();
         }
         given_up += life.store.health().steps_expired_by_bytes.load(Relaxed);
+        merged += merged_files(&disk).len();
         if is_power_loss { disk.power_loss() } else { disk.kill() }
     }
     let (store, loaded) = open(&disk);
@@ -358,7 +362,7 @@ fn live(seed: u64) -> (memtape_simulated_disk::Counts, u64) {
     flush(&life.store);
     let findings = check_simulated(&disk);
     assert_eq!(findings, []);
-    (disk.counts(), given_up)
+    (disk.counts(), given_up, merged)
 }
 
 #[test]
@@ -366,18 +370,20 @@ fn what_was_acknowledged_survives_every_crash() {
     let only = number("MEMTAPE_STORE_SEED");
     let seeds =
         only.map_or(0..number("MEMTAPE_STORE_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
-    let (mut crashes, mut losses, mut failures, mut given_up) = (0, 0, 0, 0);
+    let (mut crashes, mut losses, mut failures, mut given_up, mut merged) = (0, 0, 0, 0, 0);
     for seed in seeds {
         let lived = std::panic::catch_unwind(|| live(seed));
-        let (counts, more) = lived.unwrap_or_else(|_| panic!("run with MEMTAPE_STORE_SEED={seed}"));
+        let (counts, more, files) =
+            lived.unwrap_or_else(|_| panic!("run with MEMTAPE_STORE_SEED={seed}"));
         crashes += counts.power_losses + counts.kills;
         losses += counts.index_losses;
         failures += counts.failures;
         given_up += more;
+        merged += files as u64;
     }
     println!("{crashes} crashes, {losses} losses of the index, {failures} failed calls");
-    println!("{given_up} times a file was given up or shortened");
-    let is_tried = crashes.min(losses).min(failures).min(given_up) > 0;
+    println!("{given_up} times a file was given up or shortened, {merged} of merged blocks");
+    let is_tried = crashes.min(losses).min(failures).min(given_up).min(merged) > 0;
     assert!(only.is_some() || is_tried, "nothing was tried");
 }
 

@@ -12,6 +12,7 @@ mod fixtures;
 mod full_disk;
 mod joining;
 mod kill;
+mod merging;
 mod moving;
 mod publishing;
 mod remote;

@@ -43,6 +43,9 @@ const LOG_SYNC_EVERY_NS: u64 = 50_000_000;
 /// Time between two checks of the files' presence.
 const FILES_LOOK_EVERY_NS: u64 = 10_000_000_000;
 
+/// Time between two slices of a merging, which nothing waits for.
+const MERGE_EVERY: Duration = Duration::from_millis(10);
+
 /// Interval of the thread's checks while it has no job.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -160,11 +163,12 @@ impl Writer {
         if self.steps.is_packing() {
             return Duration::ZERO;
         }
+        let idle = if self.steps.is_merging() { MERGE_EVERY } else { IDLE };
         if self.logged.is_empty() {
-            return IDLE;
+            return idle;
         }
         let passed_ns = clock::now().mono_ns.saturating_sub(self.log_synced_ns);
-        Duration::from_nanos(LOG_SYNC_EVERY_NS.saturating_sub(passed_ns))
+        idle.min(Duration::from_nanos(LOG_SYNC_EVERY_NS.saturating_sub(passed_ns)))
     }
 
     /// Does all waiting work; true if there was any.
@@ -181,6 +185,10 @@ impl Writer {
         while self.steps.is_packing() {
             any = true;
             self.pack_slice();
+        }
+        while self.steps.is_merging() && !self.is_backed_up() {
+            any = true;
+            self.merge_slice();
         }
         any
     }
@@ -527,6 +535,14 @@ impl Writer {
             let store_ns = self.store_ns();
             let forgotten = self.steps.forget_packed(&self.shared.catalogue, store_ns);
             self.upkeep("steps are not deleted", forgotten);
+            self.merge_slice();
+        }
+    }
+
+    fn merge_slice(&mut self) {
+        if !self.is_backed_up() {
+            let merged = self.steps.merge_slice(&self.shared.catalogue);
+            self.upkeep("blocks of steps are not merged", merged);
         }
     }
 
@@ -538,6 +554,8 @@ impl Writer {
             self.note(Written::Steps, &packed);
             self.tell_frozen();
             self.expire();
+            let merging = self.steps.begin_merging(&self.shared.catalogue);
+            self.upkeep("blocks of steps are not merged", merging);
         }
     }
 
