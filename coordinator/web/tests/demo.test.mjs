@@ -4,7 +4,7 @@
 //     MEMTAPE=target/release/memtape node --test tests/demo.test.mjs
 //
 // MEMTAPE names the program; without it the tests are skipped. SCREENS names a folder for
-// screenshots of every view.
+// screenshots of every view, of its first screen and as a whole, light and dark.
 
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
@@ -18,7 +18,19 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { after, before, describe, test } from 'node:test';
 
-import { cut, frames, launch, nameless, noBrowser, none, open, settle, show, violations } from './browser.mjs';
+import {
+  cut,
+  frames,
+  launch,
+  nameless,
+  noBrowser,
+  none,
+  open,
+  resize,
+  settle,
+  show,
+  violations,
+} from './browser.mjs';
 
 const { MEMTAPE, SCREENS } = process.env;
 const skip = noBrowser || (MEMTAPE ? false : 'MEMTAPE names no built memtape: the page is not tried on real answers');
@@ -38,6 +50,10 @@ const SCENARIOS = {
   killed: ['died'],
   desync: ['desynchronised'],
 };
+
+const THEMES = ['light', 'dark'];
+/** Widths of the views that are tried at more than one. */
+const WIDTHS = { job: [360, 2560, 1280], incident: [360, 2560, 1280] };
 
 const pause = ms => new Promise(done => setTimeout(done, ms));
 
@@ -127,6 +143,10 @@ async function firstScreen(page, incident) {
   assert.doesNotMatch(await page.getByRole('main').innerText(), unit);
 }
 
+async function shoot(page, name, fullPage = false) {
+  if (SCREENS) await page.screenshot({ path: join(SCREENS, `${name}.png`), fullPage });
+}
+
 /** The report of an incident, opened without a network: the same first screen, and no request. */
 async function reportOf(browser, demo, incident, scenario) {
   const folder = await mkdtemp(join(tmpdir(), 'memtape-demo-'));
@@ -140,7 +160,12 @@ async function reportOf(browser, demo, incident, scenario) {
   await firstScreen(page, incident);
   none(`${scenario}, report`, await cut(page), await nameless(page), await violations(page), mistakes);
   assert.equal(await page.locator('main .error').filter({ hasText: 'does not hold' }).count(), 0);
-  if (SCREENS) await page.screenshot({ path: join(SCREENS, `${scenario}-report.png`) });
+  for (const theme of THEMES) {
+    await page.emulateMedia({ colorScheme: theme });
+    await frames(page);
+    await shoot(page, `${scenario}-report-1280-${theme}`);
+    await shoot(page, `${scenario}-report-1280-${theme}-whole`, true);
+  }
   await close();
   await rm(folder, { recursive: true });
 }
@@ -171,15 +196,18 @@ describe('the demo', { skip, concurrency: DEMOS_MAX }, () => {
         for (const [name, path] of Object.entries(views)) {
           await show(page, demo.address, path);
           if (name === 'incident') await firstScreen(page, await demo.get(`incidents/${incident.id}`));
-          for (const theme of ['light', 'dark']) {
-            await page.emulateMedia({ colorScheme: theme });
-            await settle(page);
-            await frames(page);
-            const where = `${scenario}-${name}-${theme}`;
-            if (SCREENS) await page.screenshot({ path: join(SCREENS, `${where}.png`) });
-            none(where, await cut(page), await nameless(page), await violations(page), mistakes);
+          for (const width of WIDTHS[name] ?? [1280]) {
+            await resize(page, width);
+            for (const theme of THEMES) {
+              await page.emulateMedia({ colorScheme: theme });
+              await settle(page);
+              await frames(page);
+              const where = `${scenario}-${name}-${width}-${theme}`;
+              await shoot(page, where);
+              none(where, await cut(page), await nameless(page), await violations(page), mistakes);
+              await shoot(page, `${where}-whole`, true);
+            }
           }
-          if (SCREENS) await page.screenshot({ path: join(SCREENS, `${scenario}-${name}-whole.png`), fullPage: true });
         }
         await reportOf(browser, demo, incident, scenario);
       } finally {
