@@ -318,6 +318,8 @@ fn about_line(
 /// What it is, how sure that is, and how urgent.
 fn kind(of: &Incident, context: &Context<'_>) -> Answer {
     let urgency = match of.urgency {
+        // Its sentence says when it pages.
+        Urgency::Notice if of.growth.is_standstill() => "a notice: it does not page yet",
         Urgency::Notice => "a notice: it does not page",
         Urgency::Ticket => "a ticket: for the next working day",
         Urgency::Page => "it pages",

@@ -248,6 +248,10 @@ fn the_kind_says_how_sure_it_is_and_how_urgent() {
     let notice = Incident { urgency: Urgency::Notice, ..known(Class::Unknown) };
     let why = "the capture does not explain it; a notice: it does not page";
     kind(&notice, &ALIVE, "no diagnosis yet", why);
+    let mut stands = Incident { urgency: Urgency::Notice, ..of_layer(Layer::Progress) };
+    stands.growth.scope = Scope::AllRanks;
+    let detail = stands.answers(&ALIVE).kind.detail;
+    assert!(detail.ends_with("a notice: it does not page yet"), "{detail}");
     let late = "it was over before there was a capture";
     kind(&closed(of_layer(Layer::Host)), &ALIVE, "no diagnosis", late);
     for class in Class::ALL.iter().filter(|class| **class != Class::Unknown) {
