@@ -12,10 +12,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::records::Source;
-use crate::steps::block::{ROWS_MAX, pack, unpack};
+use crate::steps::block::{ALL_COLUMNS, ROWS_MAX, pack};
+use crate::steps::read::read_block;
 use crate::steps::segments::{self, Entry, NewFile};
 use memtape_disk::files::{Disk, DiskFile};
-use memtape_disk::frames;
 
 /// Series of a time bucket that are merged in one slice: some milliseconds of work.
 const SLICE_SERIES: usize = 16;
@@ -43,7 +43,7 @@ impl Merging {
         offsets: &BTreeSet<u64>,
     ) -> io::Result<Option<Self>> {
         let (mut left, mut blocks) = (BTreeMap::<_, Blocks>::new(), 0);
-        // They are about older files: what is in this one and counts came later.
+        // Written first: the live blocks of this file are newer than its forgotten attempts.
         let mut forgotten = Vec::new();
         let damage = segments::scan(disk, from, 0, |offset, length, entry| match entry {
             Some(Entry::Block { stretch, source, .. }) if offsets.contains(&offset) => {
@@ -69,11 +69,7 @@ impl Merging {
             let Some(((stretch, source), blocks)) = self.left.pop_first() else { break };
             let mut rows = Vec::new();
             for (offset, length) in blocks {
-                let payload = frames::read_at(&*self.file, offset, length as usize)?;
-                let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| {
-                    let Entry::Block { block, .. } = entry else { return None };
-                    unpack(block)
-                });
+                let block = read_block(&*self.file, (offset, length), &ALL_COLUMNS)?;
                 rows.extend(block.ok_or(io::ErrorKind::InvalidData)?);
             }
             self.rows += rows.len() as u64;

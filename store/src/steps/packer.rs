@@ -2,9 +2,8 @@
 //!
 //! Once a minute all new rows are frozen and packed, a slice at a time, so that no other write
 //! waits long: one block for each series. When all blocks are durable and in the index, the log of
-//! those rows goes. The blocks of a file that is finished are merged (`merge.rs`). Nothing is read
-//! here (`read.rs`). Times are those of the store's clock
-//! (`clock.rs`).
+//! those rows goes. The blocks of a file that is finished are merged (`merge.rs`). Readers are in
+//! `read.rs`. The writer's times come from the store's clock (`clock.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -398,7 +397,7 @@ impl Steps {
         if self.packing.is_some() || self.forgotten.is_empty() {
             return Ok(());
         }
-        // Its blocks may be among those that are merged: that begins again.
+        // The new file may have blocks of a forgotten attempt: the merging begins again.
         if let Some(merging) = self.merging.take() {
             self.tried.remove(&merging.from);
             merging.discard(&**self.files.disk());

@@ -18,7 +18,7 @@ use crate::steps::index;
 use crate::steps::open_series::OpenSeries;
 use crate::steps::packer::OpenSteps;
 use crate::steps::segments::{self, Entry, Location, Table};
-use memtape_disk::files::Disk;
+use memtape_disk::files::{Disk, DiskFile};
 use memtape_disk::frames;
 
 /// Times that a series is read whose files move meanwhile.
@@ -132,13 +132,7 @@ pub(crate) fn read_blocks(
             }
         }
         let Some((_, file)) = &file else { continue };
-        let payload = frames::read_at(&**file, location.offset, location.length as usize);
-        let payload = payload?;
-        let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
-            Entry::Block { block, .. } => unpack_columns(block, columns),
-            Entry::Forgotten { .. } => None,
-        });
-        match block {
+        match read_block(&**file, (location.offset, location.length), columns)? {
             Some(block) => {
                 if take(location.series, block).is_break() {
                     return Ok(true);
@@ -150,6 +144,19 @@ pub(crate) fn read_blocks(
         }
     }
     Ok(is_all)
+}
+
+/// Reads these columns of a block, by offset and length of its record; none where it is damaged.
+pub(crate) fn read_block(
+    file: &dyn DiskFile,
+    (offset, length): (u64, u32),
+    columns: &Columns,
+) -> io::Result<Option<Vec<StepRecord>>> {
+    let payload = frames::read_at(file, offset, length as usize)?;
+    Ok(payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
+        Entry::Block { block, .. } => unpack_columns(block, columns),
+        Entry::Forgotten { .. } => None,
+    }))
 }
 
 fn read_files(

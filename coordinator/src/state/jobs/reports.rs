@@ -529,7 +529,7 @@ impl Rank {
         }
         // The devices are written once, so that a later coordinator knows them.
         let are_devices_new = self.record.devices.len() < report.totals.len();
-        // Those of an ended rank are final: the agent reports the end after everything else.
+        // Totals of an ended rank are final: the agent reports the end after everything else.
         if self.presence != Presence::Ended {
             self.totals = report.totals;
         }
