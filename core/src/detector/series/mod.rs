@@ -179,7 +179,7 @@ impl Series {
             for (block, units) in ring.newest_first() {
                 begin_step = block * length;
                 if begin_step < end_step {
-                    let last_step = begin_step.saturating_add(length - 1);
+                    let last_step = begin_step.saturating_add(length - 1).min(end_step - 1);
                     // Readings are of the step that was under way.
                     let newest_step = self.last_step.saturating_add(1).max(begin_step);
                     kept.push(Value {
