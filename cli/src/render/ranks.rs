@@ -16,7 +16,7 @@ use crate::render::units::{bytes, counted, plural, signed_bytes};
 const LAYERS: [(&str, &str); 7] = [
     ("free", ">free"),
     ("other processes", ">other processes"),
-    ("nccl", ">nccl"),
+    ("NCCL", ">NCCL"),
     ("other code", ">other code"),
     ("unused by tensors", ">unused"),
     ("deferred frees", ">deferred"),
@@ -227,7 +227,7 @@ mod tests {
             { "rank": 0, "role": "pp0", "state": "healthy", "alive": true, "node": "a",
               "devices": [{ "device": 0, "ledger": {
                 "device_bytes": mib(100), "unaccounted_bytes": mib(70), "layers": [
-                  { "layer": "free", "bytes": null }, { "layer": "nccl", "bytes": mib(10) },
+                  { "layer": "free", "bytes": null }, { "layer": "NCCL", "bytes": mib(10) },
                   { "layer": "in use by tensors", "bytes": mib(20) }] } }],
               "pinned_bytes": mib(3),
               "host": { "anon_bytes": mib(5), "workers": { "count": 2, "anon_bytes": mib(9) },

@@ -110,7 +110,7 @@ async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
     let expected = [
         ("free", Some(3192 * MIB)),
         ("other processes", Some(700 * MIB)),
-        ("nccl", Some(40 * MIB)),
+        ("NCCL", Some(40 * MIB)),
         ("other code", None),
         ("cached", None),
         ("inactive split", None),

@@ -90,6 +90,7 @@ pub enum Name {
     #[strum(serialize = "other processes")]
     OtherProcesses,
     /// Taken by NCCL, for communicators and by `ncclMemAlloc`.
+    #[strum(serialize = "NCCL")]
     Nccl,
     /// Taken from the CUDA runtime, and where that is recorded from the driver, by other code than
     /// the allocator.

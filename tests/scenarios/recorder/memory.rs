@@ -337,7 +337,7 @@ fn the_command_shows_the_ledger_of_a_tape() {
 
     let text = show(&[]);
     assert!(
-        text.contains("unaccounted: free, other processes, nccl, context and kernels"),
+        text.contains("unaccounted: free, other processes, NCCL, context and kernels"),
         "{text}"
     );
     assert!(shown["outside"].as_array().is_some_and(|uses| !uses.is_empty()), "{shown}");
