@@ -92,9 +92,9 @@ impl Restart {
         let lasts = self.lasts_steps.map(|lasts| about_plural(lasts, "step"));
         match (lasts, self.ends_after_steps.map(about)) {
             (Some(lasts), Some(ends)) => {
-                format!("{given}; after about {lasts} it is as now, after about {ends} memory ends")
+                format!("{given}; in use again after about {lasts}, memory full after about {ends}")
             }
-            (Some(lasts), None) => format!("{given}; after about {lasts} it is as now"),
+            (Some(lasts), None) => format!("{given}; in use again after about {lasts}"),
             (None, _) => format!("{given}; for how long is not known"),
         }
     }
