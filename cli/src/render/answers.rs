@@ -72,7 +72,7 @@ fn planned_end(job: &Job, now_ns: i64) -> Option<String> {
     let (time, steps) = left_of_plan(planned, now_ns, steps);
     let time = time.map(|left_ns| match left_ns {
         ..=0 => format!("should have ended {}", age(now_ns + left_ns, now_ns)),
-        _ => format!("in {}", duration(left_ns as f64 / 1e9)),
+        _ => format!("in {}", duration(left_ns.unsigned_abs())),
     });
     let step = steps.map(|left| format!("at step {}", job.step_min + left));
     let ends: Vec<String> = time.into_iter().chain(step).collect();
@@ -167,9 +167,9 @@ pub(crate) fn audit(entries: &[AuditEntry]) -> String {
         .column(">number", |of| of.number)
         .column("when", |of| utc(of.wall_ns))
         .column("who", |of| of.who.clone())
+        .column("from", |of| of.from.clone())
         .column("action", |of| of.action.clone())
         .column("subject", |of| of.subject.clone())
-        .column("from", |of| of.from.clone())
         .text_or("no entry")
 }
 
@@ -507,11 +507,11 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         let found = [&both, &steps, &ended, &at(-3), &at(-10), &gone_on, &Job::default()];
         let found = found.map(|job| planned_end(job, 2 * 3_600 * 1_000_000_000));
         let found = found.each_ref().map(Option::as_deref);
-        let (first, last) = ("in 3.0 h or at step 5000", "at step 5000");
+        let (first, last) = ("in 3 h or at step 5000", "at step 5000");
         let late = Some("should have ended 3 min ago");
         assert_eq!(found, [Some(first), Some(last), None, late, None, None, None]);
         let list = Jobs { jobs: vec![both, ended], ..Jobs::default() };
-        assert!(jobs(&list, 0).contains("in 5.0 h or at step 5000"));
+        assert!(jobs(&list, 0).contains("in 5 h or at step 5000"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A handler sends the loop a function; the loop runs it on its state between two events, so it
 //! must be short. JSON, the store and snapshots are left to the task that asked.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,7 +176,8 @@ impl From<PathRejection> for Problem {
 
 impl From<QueryRejection> for Problem {
     fn from(rejection: QueryRejection) -> Self {
-        Self::bad(&rejection.body_text())
+        let why = rejection.source().map_or(rejection.body_text(), ToString::to_string);
+        Self::bad(&format!("the query of the address cannot be read: {why}"))
     }
 }
 
