@@ -124,8 +124,8 @@ impl Judged {
 /// Time to OOM from the newest step, with the span of the forecast; none without a forecast.
 fn time_left(incident: &Incident) -> Option<String> {
     let steps = incident.steps_to_oom.filter(|&steps| steps > 0)?;
-    let step_seconds = incident.seconds_to_oom? as f64 / steps as f64;
-    let at = |count: u64| duration(step_seconds * count as f64);
+    let step_ns = incident.seconds_to_oom?.saturating_mul(1_000_000_000) / steps;
+    let at = |count: u64| duration(step_ns.saturating_mul(count));
     let span = incident.steps_to_oom_p10.zip(incident.steps_to_oom_p90);
     let span = span.map(|(early, late)| format!(" ({} to {})", at(early), at(late)));
     Some(format!("out of memory in about {}{}", at(steps), span.unwrap_or_default()))

@@ -27,8 +27,8 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
         .column(">owned since", |of| age(of.owned_since_wall_ns, now_ns))
         .column("version", |of| of.version.clone())
         .column_if_any(">epoch", |of| (of.epoch > 0).then(|| of.epoch.to_string()))
-        .column_if_any(">sign of life", |of| of.sign_of_life_age_ns.map(seconds))
-        .column(">lag", |of| seconds(of.lag_ns))
+        .column_if_any(">sign of life", |of| of.sign_of_life_age_ns.map(duration))
+        .column(">lag", |of| duration(of.lag_ns))
         .column_if_any(">requests/s", |of| rate(of, |of| of.requests_per_second, 1))
         .column_if_any(">PUT/s", |of| rate(of, |of| of.puts_per_second, 1))
         .column_if_any(">$/day", |of| rate(of, |of| of.dollars_per_day, 2));
@@ -48,7 +48,7 @@ pub(crate) fn text(cluster: &Cluster, now_ns: i64) -> String {
             .column("owner", |of| Cell::new(&of.owner, Meaning::Bad))
             .column_if_any("name", |of| Some(of.name.clone()).filter(|name| !name.is_empty()))
             .column_if_any(">epoch", |of| (of.epoch > 0).then(|| of.epoch.to_string()))
-            .column_if_any(">sign of life", |of| of.sign_of_life_age_ns.map(seconds))
+            .column_if_any(">sign of life", |of| of.sign_of_life_age_ns.map(duration))
             .column("no answer", |of| of.why.clone());
         text.push('\n');
         text += &missing.text_or("");
@@ -93,7 +93,7 @@ fn waiting(cluster: &Cluster) -> String {
             .column("waiting", |of| of.address.clone())
             .column("name", |of| of.name.clone())
             .column("version", |of| of.version.clone())
-            .column(">sign of life", |of| seconds(of.sign_of_life_age_ns));
+            .column(">sign of life", |of| duration(of.sign_of_life_age_ns));
         text.push('\n');
         text += &waiting.text_or("");
     }
@@ -106,14 +106,6 @@ fn waiting(cluster: &Cluster) -> String {
         text += &format!("the waiting coordinators are not known: {why}\n");
     }
     text
-}
-
-/// `0.4 s`, `90 s`, `3 min`.
-fn seconds(ns: u64) -> String {
-    match ns as f64 / 1e9 {
-        seconds if seconds < 10.0 => format!("{seconds:.1} s"),
-        seconds => duration(seconds),
-    }
 }
 
 #[cfg(test)]

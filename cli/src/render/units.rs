@@ -1,6 +1,6 @@
 //! Numbers with their units, and frames, as a terminal shows them.
 
-pub(crate) use memtape_core::diagnosis::{bytes, plural, signed_bytes};
+pub(crate) use memtape_core::diagnosis::{bytes, duration, plural, signed_bytes};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Frame, Named};
 
@@ -9,15 +9,6 @@ pub(crate) use crate::render::table::table;
 
 /// Digits of bytes, as [`bytes`] rounds them.
 const BYTES_DIGITS: usize = 3;
-
-/// `90 s`, `25 min`, `3.1 h`.
-pub(crate) fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
-}
 
 /// A growth, which is never negative.
 pub(crate) fn grown(count: u64) -> String {
@@ -69,14 +60,5 @@ mod tests {
         let expected = ["0 B", "512 B", "2.00 GiB", "30.0 KiB", "7.50 MiB", "751 MiB", "1,014 MiB"];
         assert_eq!(shown, expected);
         assert_eq!(column_change(-3 << 10), "-3.00 KiB");
-    }
-
-    #[test]
-    fn durations() {
-        for (seconds, expected) in
-            [(1.2, "1 s"), (119.0, "119 s"), (600.0, "10 min"), (9000.0, "2.5 h")]
-        {
-            assert_eq!(duration(seconds), expected);
-        }
     }
 }

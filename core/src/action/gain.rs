@@ -9,8 +9,8 @@ use core::fmt::{self, Display, Formatter};
 
 use super::kind::ActionKind;
 use super::observation::{LineSeen, Observation};
-use super::verdict::{Duration, Memory, Verdict, Why};
-use crate::diagnosis::{bytes, plural};
+use super::verdict::{Memory, Verdict, Why};
+use crate::diagnosis::{bytes, duration, plural};
 
 /// Gain of an action; [`Display`] puts it into words, each after a semicolon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Display for Gain {
             })?;
         }
         if let Some((before_ns, after_ns)) = self.full_in_ns {
-            let (before, after) = (Duration(before_ns), Duration(after_ns));
+            let (before, after) = (duration(before_ns), duration(after_ns));
             write!(formatter, "; full within {before} before, {after} after at the same rate")?;
         }
         if let Some(lost) = self.steps_lost {

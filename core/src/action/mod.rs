@@ -25,5 +25,4 @@ pub use kind::{ActionKind, TargetKind};
 pub use machine::{Action, Event, Next};
 pub use observation::{Ended, FirstStep, Job, LineSeen, Observation, PROOF_STEPS, Seen, Subject};
 pub use outcome::{Outcome, Progress};
-pub(crate) use verdict::Duration;
 pub use verdict::{Measure, Memory, Verdict, VerdictKind, Why};

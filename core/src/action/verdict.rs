@@ -3,7 +3,7 @@
 use core::fmt::{self, Display, Formatter};
 
 use crate::detector::Layer;
-use crate::diagnosis::{bytes, plural};
+use crate::diagnosis::{bytes, duration, plural};
 use serde::{Deserialize, Serialize};
 
 /// Memory of one device of a rank.
@@ -200,7 +200,7 @@ impl Display for Why {
         match self {
             Self::Measured { before, after, away_ns } => {
                 write_figures(formatter, before, after, " of the next attempt")?;
-                write!(formatter, "; its first step came after {}", Duration(*away_ns))
+                write!(formatter, "; its first step came after {}", duration(*away_ns))
             }
             Self::Inside { before, after } => write_figures(formatter, before, after, ""),
             Self::NotMeasuredInside { steps } => write!(
@@ -221,16 +221,16 @@ impl Display for Why {
             ),
             Self::Finished => formatter.write_str("the next attempt finished"),
             Self::NotRestarted { waited_ns } => {
-                write!(formatter, "the attempt runs on after {}", Duration(*waited_ns))
+                write!(formatter, "the attempt runs on after {}", duration(*waited_ns))
             }
             Self::NotBack { waited_ns } => {
-                write!(formatter, "no attempt began within {}", Duration(*waited_ns))
+                write!(formatter, "no attempt began within {}", duration(*waited_ns))
             }
             Self::Stuck { steps, waited_ns } => write!(
                 formatter,
                 "the next attempt made {} within {}",
                 plural(*steps, "step"),
-                Duration(*waited_ns)
+                duration(*waited_ns)
             ),
             Self::Died { steps } => {
                 write!(formatter, "the next attempt died after {}", plural(*steps, "step"))
@@ -240,20 +240,6 @@ impl Display for Why {
                 "the next attempt ran out of memory after {}",
                 plural(*steps, "step")
             ),
-        }
-    }
-}
-
-/// A duration in nanoseconds, as people say it.
-pub(crate) struct Duration(pub(crate) u64);
-
-impl Display for Duration {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let seconds = self.0 / 1_000_000_000;
-        match seconds {
-            0..=119 => write!(formatter, "{seconds} s"),
-            120..=7_199 => write!(formatter, "{} min", seconds / 60),
-            _ => write!(formatter, "{} h", seconds / 3_600),
         }
     }
 }

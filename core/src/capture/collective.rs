@@ -16,6 +16,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crate::diagnosis::{count, duration, ranks};
 use crate::snapshot::{CollectiveGroup, Collectives};
 use crate::tape::collective::poll_schedule::{UNSETTLED_NS, rest_ns};
 
@@ -311,12 +312,12 @@ impl Comparison {
         for (rank, _) in &self.unanswered {
             lines.push(format!("rank {rank}: the flight recorder was asked and had not answered"));
         }
-        for Unread { why, ranks } in &self.unknown {
-            lines.push(format!("{}: not known: {why}", named(ranks)));
+        for Unread { why, ranks: of } in &self.unknown {
+            lines.push(format!("{}: not known: {why}", ranks(of, of.len())));
         }
         if !self.waiting_uncompared.is_empty() {
             let waits = if self.waiting_uncompared.len() == 1 { "waits" } else { "wait" };
-            let who = named(&self.waiting_uncompared);
+            let who = ranks(&self.waiting_uncompared, self.waiting_uncompared.len());
             lines.push(format!("{who} {waits} in a collective of a group that is not identified"));
         }
         if self.uncompared > 0 {
@@ -336,7 +337,7 @@ impl GroupState {
         let of = known.max(self.size as usize);
         let waiting = self.waiting.len();
         let waits = if waiting == 1 { "waits" } else { "wait" };
-        let (furthest, seconds) = (self.furthest, seconds(self.waited_ns));
+        let (furthest, waited) = (count(self.furthest), duration(self.waited_ns));
         let all = if waiting == of { format!("all {of}") } else { format!("{waiting} of {of}") };
         match self.verdict {
             Verdict::InStep => format!(
@@ -352,14 +353,15 @@ impl GroupState {
                 self.and_unknown(),
             ),
             Verdict::Waiting | Verdict::Desynchronised => {
-                let number = self.waits_in.unwrap_or(furthest);
-                let ahead = match furthest > number {
+                let number = self.waits_in.unwrap_or(self.furthest);
+                let ahead = match self.furthest > number {
                     true => format!(", with more enqueued up to {furthest}"),
                     false => String::new(),
                 };
                 format!(
-                    "{group}: {all} ranks {waits} in collective {number}, for {seconds} s at the \
+                    "{group}: {all} ranks {waits} in collective {}, for {waited} at the \
                      capture{ahead}{}",
+                    count(number),
                     self.reason(),
                 )
             }
@@ -420,16 +422,16 @@ impl Behind {
         let rank = self.rank;
         let has = if self.why == Lag::Late { "has" } else { "had" };
         let reached = match self.enqueued {
-            Some(number) => format!("{has} enqueued only {number}"),
+            Some(number) => format!("{has} enqueued only {}", count(number)),
             None => format!("{has} enqueued none"),
         };
         match self.why {
             Lag::Late => format!("rank {rank} {reached}: it is desynchronised, not leaking"),
             Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
             Lag::Silent => format!(
-                "rank {rank} {reached} when last looked at, {} s before: it is stopped, or cannot \
+                "rank {rank} {reached} when last looked at, {} before: it is stopped, or cannot \
                  be looked at",
-                seconds(self.ns.unwrap_or(0))
+                duration(self.ns.unwrap_or(0))
             ),
         }
     }
@@ -443,24 +445,6 @@ fn listed(mut said: Vec<String>, ranks: usize, what: &str) -> String {
         more => said.push(format!("{more} more ranks {what}")),
     }
     said.iter().map(|it| format!("; {it}")).collect()
-}
-
-/// Seconds with one digit behind the point.
-fn seconds(ns: u64) -> String {
-    let tenths = ns / 100_000_000;
-    format!("{}.{}", tenths / 10, tenths % 10)
-}
-
-/// `rank 3`, `ranks 0, 1 and 3`, `12 ranks`.
-fn named(ranks: &[u32]) -> String {
-    match ranks {
-        [rank] => format!("rank {rank}"),
-        [first @ .., last] if ranks.len() <= NAMED_MAX => {
-            let first: Vec<String> = first.iter().map(ToString::to_string).collect();
-            format!("ranks {} and {last}", first.join(", "))
-        }
-        _ => format!("{} ranks", ranks.len()),
-    }
 }
 
 #[cfg(test)]

@@ -40,5 +40,5 @@ pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;
 pub use judges::facts::{RestartAnswer, Standing};
 pub use judges::remedy::{Cause, Remedy};
-pub use words::{about, about_plural, bytes, location, percent, plural, signed_bytes};
-pub(crate) use words::{about_span, count, duration};
+pub use words::{about, about_plural, bytes, duration, location, percent, plural, signed_bytes};
+pub(crate) use words::{about_span, count, ranks};

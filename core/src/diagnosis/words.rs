@@ -129,14 +129,20 @@ pub fn percent(ppm: u32) -> String {
     format!("{} %", (u64::from(ppm) + 5_000) / 10_000)
 }
 
-/// `90 s`, `25 min`, `3.1 h`, `4 days`.
-pub(crate) fn duration(seconds: u64) -> String {
-    let rounded = |unit: u64| seconds.saturating_add(unit / 2) / unit;
-    match seconds {
-        ..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", rounded(60)),
-        7_200..172_800 => format!("{}.{} h", rounded(360) / 10, rounded(360) % 10),
-        _ => format!("{} days", grouped(rounded(86_400).into())),
+/// Nanoseconds as people say them: `0.4 s`, `90 s`, `25 min`, `3.1 h`, `4 days`.
+pub fn duration(ns: u64) -> String {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let rounded = |unit: u64| ns.saturating_add(unit / 2) / unit;
+    let tenths = |unit: u64| match (rounded(unit / 10) / 10, rounded(unit / 10) % 10) {
+        (whole, 0) => whole.to_string(),
+        (whole, tenth) => format!("{whole}.{tenth}"),
+    };
+    match rounded(SECOND_NS) {
+        ..10 => format!("{} s", tenths(SECOND_NS)),
+        seconds @ 10..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", rounded(60 * SECOND_NS)),
+        7_200..172_800 => format!("{} h", tenths(3_600 * SECOND_NS)),
+        _ => format!("{} days", count(rounded(86_400 * SECOND_NS))),
     }
 }
 
@@ -212,10 +218,25 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        let shown = [90, 119, 120, 1_500, 7_199, 7_200, 11_300, 172_799, 345_600].map(duration);
-        let hours = ["2.0 h", "3.1 h", "48.0 h", "4 days"];
-        assert_eq!(shown[..5], ["90 s", "119 s", "2 min", "25 min", "120 min"]);
-        assert_eq!(shown[5..], hours);
+        let check = |seconds: u64, expected: &str| {
+            assert_eq!(duration(seconds * 1_000_000_000), expected);
+        };
+        check(0, "0 s");
+        check(9, "9 s");
+        check(90, "90 s");
+        check(119, "119 s");
+        check(120, "2 min");
+        check(1_500, "25 min");
+        check(7_199, "120 min");
+        check(7_200, "2 h");
+        check(11_300, "3.1 h");
+        check(172_799, "48 h");
+        check(345_600, "4 days");
+        assert_eq!(
+            [400_000_000, 9_460_000_000, 9_990_000_000].map(duration),
+            ["0.4 s", "9.5 s", "10 s"]
+        );
+        assert_eq!(duration(u64::MAX), "213,503 days");
     }
 
     #[test]

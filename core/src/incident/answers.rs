@@ -189,19 +189,8 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
         (Layer::Retries | Layer::Churn, _) => {
             how_long("nothing grows", format!("it recurs from {unit} to {unit}"))
         }
-        (Layer::Host | Layer::Pinned | Layer::Shared | Layer::Workers, _) => {
-            until_full("Out of host memory in", of, context)
-        }
-        (
-            Layer::Allocated
-            | Layer::Reserved
-            | Layer::Blocks
-            | Layer::Peak
-            | Layer::Deferred
-            | Layer::NonTorch
-            | Layer::Other,
-            _,
-        ) => until_full("Out of memory in", of, context),
+        _ if layer.is_host() => until_full("Out of host memory in", of, context),
+        _ => until_full("Out of memory in", of, context),
     }
 }
 
@@ -223,7 +212,9 @@ fn until_full(title: &str, of: &Incident, context: &Context<'_>) -> Answer {
         let [low, high] = about_span(span.p10, span.p90);
         format!("{low} to {high} (P10 to P90), ")
     });
-    let seconds = of.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds)));
+    let seconds = of
+        .seconds_to_oom
+        .map(|seconds| format!(" ({})", duration(seconds.saturating_mul(1_000_000_000))));
     let text = match steps {
         0 => "no time: memory is full".to_string(),
         _ => {
@@ -463,17 +454,7 @@ fn growth(of: &Incident) -> Vec<Answer> {
         Layer::Retries | Layer::Churn => {
             vec![fact("recurs", format!("in {grown} of the last 64 {unit}s"))]
         }
-        Layer::Allocated
-        | Layer::Reserved
-        | Layer::Blocks
-        | Layer::Peak
-        | Layer::Deferred
-        | Layer::NonTorch
-        | Layer::Other
-        | Layer::Host
-        | Layer::Pinned
-        | Layer::Shared
-        | Layer::Workers => {
+        _ => {
             let now = match growth.paused_since_step {
                 Some(since) => format!("none since {unit} {}", count(since)),
                 None => format!("+{} a {unit}", amount(rate)),

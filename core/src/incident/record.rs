@@ -9,10 +9,9 @@ use core::fmt::{self, Display, Formatter};
 
 use super::failure::{Failure, FailureKind};
 use super::thread::Thread;
-use crate::action::Duration;
 use crate::capture::Outcome;
 use crate::detector::{Forecast, Growth, GrowthKey};
-use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, first_sentence};
+use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, duration, first_sentence};
 use crate::identity::cut;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::paging::{End, Horizons, Urgency};
@@ -264,7 +263,7 @@ impl Incident {
         let Some(seconds) = self.seconds_to_job_end.filter(is_ahead) else {
             return String::new();
         };
-        let time = Duration(seconds.saturating_mul(1_000_000_000));
+        let time = duration(seconds.saturating_mul(1_000_000_000));
         match self.end() {
             End::AfterJob => format!("; the job ends as planned in {time}, before memory is full"),
             End::BeforeJob(_) => {

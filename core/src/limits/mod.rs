@@ -9,6 +9,8 @@ use alloc::string::String;
 
 use strum::VariantArray as _;
 
+use crate::diagnosis::count;
+
 mod cluster;
 mod command_line;
 mod kept;
@@ -60,16 +62,8 @@ fn value(limit: &Limit) -> String {
         Unit::Bytes if value >= 1 << 10 && value.is_multiple_of(1 << 10) => {
             format!("{} KiB", value >> 10)
         }
-        Unit::Bytes => format!("{} bytes", grouped(value)),
-        Unit::Count => grouped(value),
+        Unit::Bytes => format!("{} bytes", count(value)),
+        Unit::Count => count(value),
         Unit::Seconds => format!("{value} s"),
-    }
-}
-
-/// A number with a comma before every third digit from the right.
-fn grouped(value: u64) -> String {
-    match (value / 1000, value % 1000) {
-        (0, rest) => format!("{rest}"),
-        (front, rest) => format!("{},{rest:03}", grouped(front)),
     }
 }

@@ -6,8 +6,8 @@ use core::fmt::{self, Display, Formatter};
 use core::mem::discriminant;
 
 use super::budgets::Scope;
-use crate::action::{ActionKind, Duration};
-use crate::diagnosis::{Class, RestartAnswer, plural};
+use crate::action::ActionKind;
+use crate::diagnosis::{Class, RestartAnswer, duration, plural};
 
 /// The action to take, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Display for Grounds {
         write!(formatter, "{} ({})", self.class.as_str(), self.incident)?;
         match self.oom_in_ns {
             _ if self.urgent => formatter.write_str(", memory already fails"),
-            Some(oom_in_ns) => write!(formatter, ", out of memory in {}", Duration(oom_in_ns)),
+            Some(oom_in_ns) => write!(formatter, ", out of memory in {}", duration(oom_in_ns)),
             None => Ok(()),
         }
     }
@@ -252,7 +252,7 @@ impl Display for Objection {
             Self::Ended { attempt } => write!(formatter, "attempt {attempt} is over"),
             Self::NoHelp { class, answer } => write_no_help(formatter, class, answer),
             Self::CoolDown { kind, left_ns, is_dry_run } => {
-                formatter.write_str(&cool_down(kind, Duration(left_ns), is_dry_run))
+                formatter.write_str(&cool_down(kind, duration(left_ns), is_dry_run))
             }
             Self::UnderWay { kind } => {
                 write!(formatter, "the last decision to {} is under way", kind.verb())
@@ -262,7 +262,7 @@ impl Display for Objection {
                 "{} refused {}: the next try is in {}",
                 refuser(kind),
                 plural(tries.into(), "time"),
-                Duration(left_ns)
+                duration(left_ns)
             ),
             Self::BudgetSpent { scope: Scope::Cluster, .. } => formatter.write_str(CLUSTER_SPENT),
             Self::TriesSpent { kind, scope: Scope::Cluster, .. } => {
@@ -274,20 +274,20 @@ impl Display for Objection {
                  raise the budget",
                 scope.as_str(),
                 kind.plural(),
-                Duration(window_ns)
+                duration(window_ns)
             ),
             Self::TriesSpent { kind, scope, tries, window_ns } => write!(
                 formatter,
                 "{} refused {tries} times for the {} within {}: a person must look",
                 refuser(kind),
                 scope.as_str(),
-                Duration(window_ns)
+                duration(window_ns)
             ),
             Self::BeyondHorizon { oom_in_ns, horizon_ns } => write!(
                 formatter,
                 "out of memory only in {}, beyond the horizon of {}",
-                Duration(oom_in_ns),
-                Duration(horizon_ns)
+                duration(oom_in_ns),
+                duration(horizon_ns)
             ),
             Self::JobEndsFirst => formatter.write_str(JOB_ENDS_FIRST),
             Self::NoForecast => formatter.write_str("it is not known when memory runs out"),
@@ -308,7 +308,7 @@ fn refuser(kind: ActionKind) -> &'static str {
     if kind.is_inside() { "the ranks" } else { "the restart target" }
 }
 
-fn cool_down(kind: ActionKind, left: Duration, is_dry_run: bool) -> String {
+fn cool_down(kind: ActionKind, left: String, is_dry_run: bool) -> String {
     let verb = kind.verb();
     match is_dry_run {
         true => format!("the dry run already decided to {verb}; it decides again in {left}"),

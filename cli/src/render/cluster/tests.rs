@@ -91,7 +91,7 @@ fn shards_without_an_answer_and_waiting_coordinators_are_below_the_others() {
         "2 – – – its owner is not known",
         "",
         "WAITING NAME VERSION SIGN OF LIFE",
-        "https://w:7771 9-w 0.2.0 4.0 s",
+        "https://w:7771 9-w 0.2.0 4 s",
         "2 further coordinators waiting",
         "the waiting coordinators are not known: the bucket\u{fffd}[2J is away",
     ];

@@ -163,7 +163,7 @@ mod tests {
 
     fn group(verdict: Verdict, behind: Vec<Behind>) -> Comparison {
         let sentence =
-            "group 0: 3 of 4 ranks wait in collective 448, for 110.0 s at the capture".to_string();
+            "group 0: 3 of 4 ranks wait in collective 448, for 110 s at the capture".to_string();
         let group = GroupState { verdict, behind, sentence, ..GroupState::default() };
         Comparison { groups: [group].into(), ..Comparison::default() }
     }
@@ -175,13 +175,13 @@ mod tests {
         assert_eq!(
             found.sentence,
             "all 4 ranks stand still, rank 2 at step 396 and 52 steps behind its peers; group 0: 3 \
-             of 4 ranks wait in collective 448, for 110.0 s at the capture"
+             of 4 ranks wait in collective 448, for 110 s at the capture"
         );
         let (parts, seen) = found.parts.as_ref().zip(found.seen).expect("it is named");
         assert_eq!(
             parts.sentence(&seen, false),
             "all 4 ranks stood still, rank 2 at step 396 and 52 steps behind its peers; its \
-             capture shows: group 0: 3 of 4 ranks wait in collective 448, for 110.0 s at the \
+             capture shows: group 0: 3 of 4 ranks wait in collective 448, for 110 s at the \
              capture"
         );
         let steps = "rank 2 has finished step 396, ranks 0, 1 and 3 step 448";
