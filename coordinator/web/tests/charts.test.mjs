@@ -179,10 +179,21 @@ test('levels of the peers are those of the point that stands for the step', () =
     seriesOf([5, 10], step => step * 3),
     seriesOf([], step => step),
     null,
-  ]);
+  ], 'allocated');
   assert.deepEqual(band.low, [1, 10, 10, 20]);
   assert.deepEqual(band.high, [15, 15, 30, 20]);
-  assert.deepEqual(levels.peersAt([1, 2], []).median, [null, null]);
+  assert.deepEqual(levels.peersAt([1, 2], [], 'allocated').median, [null, null]);
+});
+
+test('a rank and its peers are compared by the same level: that of the account', () => {
+  const names = { allocated: 'minimum', peak: 'peak', reserved: 'reserved' };
+  const peers = [seriesOf([1, 2], step => step * 10), seriesOf([1, 2], step => step * 30)];
+  Object.entries(names).forEach(([account, name], more) => {
+    const { compared } = levels.levelsOf(seriesOf([1, 2], step => step * 10), account);
+    const { low, median } = levels.peersAt([1, 2], peers, account);
+    assert.equal(compared.name, name);
+    assert.deepEqual([compared.values, low, median], Array(3).fill([10 + more, 20 + more]));
+  });
 });
 
 test('the median of the peers lies between the lowest and the highest', () => {
@@ -190,7 +201,7 @@ test('the median of the peers lies between the lowest and the highest', () => {
     const next = numbers(seed);
     const stepsOf = () => [...new Set(Array.from({ length: 20 }, () => 1 + next(50)))].sort((a, b) => a - b);
     const all = Array.from({ length: next(9) }, () => seriesOf(stepsOf(), () => next(1000)));
-    const { low, median, high } = levels.peersAt(stepsOf(), all);
+    const { low, median, high } = levels.peersAt(stepsOf(), all, 'allocated');
     low.forEach((_, i) => {
       assert.equal(low[i] === null, high[i] === null);
       if (low[i] !== null) assert.ok(low[i] <= median[i] && median[i] <= high[i]);
@@ -199,17 +210,17 @@ test('the median of the peers lies between the lowest and the highest', () => {
 });
 
 test('an account has its own level, with its lowest values where they differ', () => {
-  const device = levels.levelsOf(seriesOf([1, 2], step => step * 2 ** 30));
+  const device = levels.levelsOf(seriesOf([1, 2], step => step * 2 ** 30), 'allocated');
   assert.deepEqual(device.levels.map(level => level.name), ['reserved', 'peak', 'minimum']);
   assert.equal(device.words(2 ** 30), '1 GiB');
-  const host = levels.levelsOf(account(2, 'host'));
-  assert.deepEqual(host.levels.map(level => level.name), ['lowest', 'highest']);
-  const time = levels.levelsOf(account(2, 'step_time'));
+  const host = levels.levelsOf(account(2, 'host'), 'host');
+  assert.deepEqual(host.levels.map(level => level.name), ['lowest host memory, private', 'highest host memory, private']);
+  const time = levels.levelsOf(account(2, 'step_time'), 'step_time');
   assert.equal(time.words(8.25e6), '8.25 ms');
   const flat = account(2, 'blocks');
   flat.account.lowest = flat.account.highest;
-  assert.deepEqual(levels.levelsOf(flat).levels.map(level => level.name), ['live blocks']);
-  assert.equal(levels.levelsOf(flat).words(1234), '1,234');
+  assert.deepEqual(levels.levelsOf(flat, 'blocks').levels.map(level => level.name), ['live blocks']);
+  assert.equal(levels.levelsOf(flat, 'blocks').words(1234), '1,234');
 });
 
 // --- budgets ------------------------------------------------------------------

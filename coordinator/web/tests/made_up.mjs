@@ -107,6 +107,7 @@ const INCIDENTS = [
     state: 'closed',
     rank: 5,
     class: 'imbalance',
+    layer: 'spread',
     urgency: 'notice',
     sentence: 'rank 5 keeps 3 MiB more each step',
     answers: answers({

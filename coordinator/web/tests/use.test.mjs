@@ -155,6 +155,16 @@ describe('the memory chart', { skip: noBrowser }, () => {
     await keptHeading().waitFor({ state: 'detached' });
   });
 
+  test('peers are compared by the level that the incident is about, and it is named', async () => {
+    const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
+    for (const [path, name] of [[INCIDENT, 'minimum'], ['#/incident/inc-closed', 'peak']]) {
+      await to(path);
+      assert.match(await legend(), new RegExp(`7 peers: ${name}`));
+      assert.match(await plot().getAttribute('aria-label'), new RegExp(`: ${name} goes from`));
+      assert.match(await plot().getAttribute('aria-valuetext'), new RegExp(`: ${name} \\S+ GiB \\(median of the peers`));
+    }
+  });
+
   test('a click chooses nothing, and takes no range away', async () => {
     await to(`${INCIDENT}?steps=120-149`);
     await plot().click({ position: { x: 400, y: 100 } });
@@ -463,7 +473,7 @@ describe('the baseline', { skip: noBrowser }, () => {
     await page.getByRole('heading', { name: 'Beside the baseline, died, attempt 0' }).waitFor();
     await page.waitForFunction(() => /baseline=died%230/.test(location.hash));
     await page.getByText("memtape diff --run 'died#0' 'train-7b#0'").waitFor();
-    await page.getByText('minimum of the baseline').waitFor();
+    await page.getByText('baseline: minimum').waitFor();
     await pill().click();
     await pill().waitFor({ state: 'detached' });
     assert.equal(valueOf('baseline'), null);

@@ -17,43 +17,34 @@ export interface Level {
 /** What a chart shows of a rank. */
 export interface Levels {
   steps: number[];
-  /** The last one is compared with the peers. */
   levels: Level[];
+  /** The one of them that peers and the baseline are compared by. */
+  compared: Level;
   /** A value as text. */
   words: (value: number | null | undefined) => string;
-  /** What a summary is about. */
-  about: string;
 }
 
-const DEVICE: Omit<Level, 'values'>[] = [
-  { name: 'reserved', kind: 'line reserved', colour: '--reserved', dash: [2, 3], width: 1.8 },
-  { name: 'peak', kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.8 },
-  { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 },
-];
+const RESERVED = { name: 'reserved', kind: 'line reserved', colour: '--reserved', dash: [2, 3], width: 1.8 };
+const PEAK = { name: 'peak', kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.8 };
+const MINIMUM = { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
 
-export function levelsOf({ steps, account, ...of }: Series): Levels {
-  if (account) {
-    const { lowest, highest, name, unit } = account;
-    const level = { kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
-    const low = { kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.2 };
-    const isRange = highest.some((value, index) => value !== lowest[index]);
-    return {
-      steps,
-      levels: [
-        ...(isRange ? [{ ...low, name: 'lowest', values: lowest }] : []),
-        { ...level, name: isRange ? 'highest' : (ACCOUNTS[name] ?? name), values: highest },
-      ],
-      words: valueIn(unit),
-      about: ACCOUNTS[name] ?? name,
-    };
-  }
-  const values = [of.reserved_bytes, of.peak_bytes, of.step_min_bytes];
-  return {
-    steps,
-    levels: DEVICE.map((level, index) => ({ ...level, values: values[index] })),
-    words: valueIn('bytes'),
-    about: 'minimum',
-  };
+/** The levels of a device, of which `account` is compared; of a series of one account, that one. */
+export function levelsOf(of: Series, account: string): Levels {
+  const { steps } = of;
+  if (of.account) return { steps, ...ofAccount(of.account), words: valueIn(of.account.unit) };
+  const minimum = { ...MINIMUM, values: of.step_min_bytes };
+  const peak = { ...PEAK, values: of.peak_bytes };
+  const reserved = { ...RESERVED, values: of.reserved_bytes };
+  const compared = account === 'peak' ? peak : account === 'reserved' ? reserved : minimum;
+  return { steps, levels: [reserved, peak, minimum], compared, words: valueIn('bytes') };
+}
+
+function ofAccount({ lowest, highest, name: account }: NonNullable<Series['account']>) {
+  const name = ACCOUNTS[account] ?? account;
+  const isRange = highest.some((value, index) => value !== lowest[index]);
+  const compared = { ...MINIMUM, name: isRange ? `highest ${name}` : name, values: highest };
+  const low = { ...PEAK, name: `lowest ${name}`, width: 1.2, values: lowest };
+  return { levels: isRange ? [low, compared] : [compared], compared };
 }
 
 /** The level that the growth of an incident is in, at the newest step. */
@@ -70,8 +61,8 @@ export interface PeerBand {
   high: (number | null)[];
 }
 
-export function peersAt(steps: number[], peers: (Series | null)[]): PeerBand {
-  const walkers = peers.flatMap(peer => (peer?.steps.length ? [walker(levelsOf(peer))] : []));
+export function peersAt(steps: number[], peers: (Series | null)[], account: string): PeerBand {
+  const walkers = peers.flatMap(peer => (peer?.steps.length ? [walker(levelsOf(peer, account))] : []));
   const found: PeerBand = { low: [], median: [], high: [] };
   for (const step of steps) {
     const known = walkers.map(at => at(step)).filter(isKnown);
@@ -83,8 +74,7 @@ export function peersAt(steps: number[], peers: (Series | null)[]): PeerBand {
 }
 
 /** The compared level at growing steps: that of the next point, which stands for the steps before it. */
-function walker({ steps, levels }: Levels): (step: number) => number | null {
-  const { values } = levels.at(-1)!;
+function walker({ steps, compared: { values } }: Levels): (step: number) => number | null {
   let index = 0;
   return step => {
     while (index < steps.length && steps[index] < step) index += 1;

@@ -14,7 +14,7 @@ import { report } from '../api';
 import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
-import { bytes, byteTicks, isKnown, stepTicks, ticks, whole } from '../units';
+import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
 import { growingLevel, levelsOf, peersAt, type Level, type Levels, type PeerBand } from './levels';
 import { drawFan, drawMarks, type Fan, type Mark } from './marks';
 import { Plot } from './plot';
@@ -29,6 +29,8 @@ const HEADROOM = 1.06;
 export interface MemoryOf {
   rank: number;
   data: Series | null;
+  /** The account that peers and the baseline are compared by. */
+  account: string;
   /** Series of ranks of the same role. */
   peers?: (Series | null)[];
   /** The same rank in the run that is the baseline. */
@@ -47,6 +49,7 @@ export function MemoryChart(of: MemoryOf) {
   const colours = scheme.value;
   const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
     data,
+    of.account,
     of.peers,
     of.baseline,
     of.incident,
@@ -58,7 +61,7 @@ export function MemoryChart(of: MemoryOf) {
   if (!shown) return <Soft>{data?.account?.unknown ?? `no finished ${unit}s yet`}</Soft>;
   const { levels, columns, peers, options, fan, isHigh } = shown;
   const count = of.peers?.filter(peer => peer?.steps.length).length ?? 0;
-  const compared = levels.levels.at(-1)!.name;
+  const compared = levels.compared.name;
   return (
     <figure>
       <Plot
@@ -74,8 +77,8 @@ export function MemoryChart(of: MemoryOf) {
         {levels.levels.map(({ kind, name }) => (
           <Key kind={kind}>{name === 'minimum' ? `minimum of a ${unit}` : name}</Key>
         ))}
-        {count ? <Key kind="peers">{`${compared} of ${count === 1 ? 'a peer' : `${count} peers`}`}</Key> : null}
-        {of.baseline?.steps.length ? <Key kind="line baseline">{`${compared} of the baseline`}</Key> : null}
+        {count ? <Key kind="peers">{`${plural(count, 'peer')}: ${compared}`}</Key> : null}
+        {of.baseline?.steps.length ? <Key kind="line baseline">{`baseline: ${compared}`}</Key> : null}
         {fan ? <Key kind="fan">forecast, P10 to P90</Key> : null}
         {isHigh ? <span>{`${limit.name}, ${bytes(limit.bytes)}, is above the chart`}</span> : null}
         {isKnown(limit.bytes) || !isBytes(data!) ? null : <span>{`${limit.name} is not known`}</span>}
@@ -98,10 +101,10 @@ interface Drawn {
 
 /** What is drawn, and the ranges of both axes. */
 function drawn(of: MemoryOf, data: Series): Drawn {
-  const levels = levelsOf(data);
+  const levels = levelsOf(data, of.account);
   const { steps } = levels;
-  const peers = peersAt(steps, of.peers ?? []);
-  const baseline = peersAt(steps, [of.baseline ?? null]).median;
+  const peers = peersAt(steps, of.peers ?? [], of.account);
+  const baseline = peersAt(steps, [of.baseline ?? null], of.account).median;
   const [first, last] = [steps[0], steps.at(-1)!];
   const highest = (values: (number | null)[]) =>
     values.reduce<number>((high, value) => Math.max(high, value ?? 0), 1);
@@ -213,18 +216,20 @@ function marks({ incident, captures = [], end, unit }: MemoryOf): Mark[] {
   ];
 }
 
-function words({ rank, unit }: MemoryOf, { steps, levels, words: text }: Levels, peers: PeerBand, index: number): string {
-  // The level that is compared comes first.
-  const own = levels.toReversed().map(({ name, values }) => `${name} ${text(values[index])}`);
+/** The level that is compared comes first, beside that of the peers. */
+function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: number): string {
+  const { steps, levels, compared, words: text } = of;
+  const value = ({ name, values }: Level) => `${name} ${text(values[index])}`;
+  const others = levels.toReversed().filter(level => level !== compared).map(value);
   const median = peers.median[index];
-  const others = isKnown(median) ? `, median of the peers ${text(median)}` : '';
-  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${own.join(', ')}${others}`;
+  const beside = isKnown(median) ? ` (median of the peers ${text(median)})` : '';
+  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${[value(compared) + beside, ...others].join(', ')}`;
 }
 
-function summary({ rank, unit }: MemoryOf, { steps, levels, words: text, about }: Levels): string {
-  const { values } = levels.at(-1)!;
+function summary({ rank, unit }: MemoryOf, { steps, compared, words: text }: Levels): string {
+  const { name, values } = compared;
   return (
-    `Memory of rank ${rank} over ${unit}s: ${about} goes from ${text(values[0])} at ${unit} ` +
+    `Memory of rank ${rank} over ${unit}s: ${name} goes from ${text(values[0])} at ${unit} ` +
     `${whole(steps[0])} to ${text(values.at(-1))} at ${unit} ${whole(steps.at(-1))}`
   );
 }

@@ -58,6 +58,7 @@ export function RankChart(of: RankChartOf) {
     <MemoryChart
       rank={of.rank}
       data={own.data}
+      account={account}
       peers={kept}
       baseline={baseline}
       unit={unit}

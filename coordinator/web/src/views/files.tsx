@@ -187,6 +187,7 @@ function Steps({ of }: { of: Analysis }) {
     <MemoryChart
       rank={of.rank}
       data={data}
+      account="allocated"
       peers={peers}
       unit="step"
       captures={[]}
