@@ -165,6 +165,25 @@ describe('the memory chart', { skip: noBrowser }, () => {
     }
   });
 
+  test('the legend has the captures, and what happened before or after the chart', async () => {
+    const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
+    await to('#/job/train-7b?rank=2');
+    assert.match(await legend(), /capture\n/);
+    assert.doesNotMatch(await legend(), /this chart/);
+    const { onset_step: onset, detected_step: detected } = incident('train-7b', {});
+    made.change = (path, found) =>
+      path.endsWith('/series') ? { ...found, steps: found.steps.map(step => step + 700) } : found;
+    try {
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const lines = `began at step ${onset}, detected at step ${detected}, 2 captures`;
+    assert.ok((await legend()).includes(`before this chart: ${lines}`), await legend());
+    assert.doesNotMatch(await legend(), /capture\n/);
+  });
+
   test('a click chooses nothing, and takes no range away', async () => {
     await to(`${INCIDENT}?steps=120-149`);
     await plot().click({ position: { x: 400, y: 100 } });

@@ -4,7 +4,7 @@
 import type uPlot from 'uplot';
 
 import { colour } from '../theme';
-import { bytes } from '../units';
+import { bytes, plural } from '../units';
 
 /** A forecast: where it begins, and in how many steps the level is full. */
 export interface Fan {
@@ -22,11 +22,13 @@ export interface Mark {
   words: string;
 }
 
-/** How a line is drawn, and on which row its name stands. */
-const LINES: Record<Exclude<Mark['kind'], 'capture'>, [name: string, dash: number[], row: number]> = {
-  onset: ['--onset', [5, 3], 0],
-  detected: ['--mark', [], 1],
-  ended: ['--mark', [], 2],
+/** The symbol of a line, its colour and dash, and the row that its words are on. */
+type Line = [symbol: string, colour: string, dash: number[], row: number];
+
+const LINES: Record<Exclude<Mark['kind'], 'capture'>, Line> = {
+  onset: ['◇', '--onset', [5, 3], 0],
+  detected: ['◆', '--mark', [], 1],
+  ended: ['✕', '--mark', [], 2],
 };
 const ROW = 15;
 
@@ -78,6 +80,18 @@ export interface Limit {
   name: string;
 }
 
+/** The marks of a chart of these steps, and what its legend says of all others. */
+export function placed(marks: Mark[], [first, last]: [number, number]): [Mark[], string[]] {
+  const beside = (['before', 'after'] as const).flatMap(side => {
+    const found = marks.filter(({ step }) => (side === 'before' ? step < first : step > last));
+    const lines = found.filter(mark => mark.kind !== 'capture').map(mark => mark.words);
+    const captures = found.length - lines.length;
+    const words = captures ? [...lines, plural(captures, 'capture')] : lines;
+    return words.length ? [`${side} this chart: ${words.join(', ')}`] : [];
+  });
+  return [marks.filter(({ step }) => step >= first && step <= last), beside];
+}
+
 export function drawMarks(plot: uPlot, marks: Mark[], limit: Limit | null) {
   within(plot, BESIDE, (context, ratio) => {
     context.font = `${12 * ratio}px system-ui, sans-serif`;
@@ -108,10 +122,9 @@ function drawLimit(...[plot, context, ratio, limit]: [...Draw, Limit]) {
 }
 
 function drawLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
-  const [name, dash, row] = LINES[mark.kind as keyof typeof LINES];
+  const [symbol, name, dash, row] = LINES[mark.kind as keyof typeof LINES];
   const { left, width, top, height } = plot.bbox;
   const at = x(plot, mark.step);
-  if (at < left || at > left + width) return;
   const line = (8 + row * ROW) * ratio;
   context.strokeStyle = context.fillStyle = colour(name);
   context.lineWidth = (mark.kind === 'ended' ? 3 : 1.6) * ratio;
@@ -123,13 +136,12 @@ function drawLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
   const isLate = at > left + width / 2;
   context.textAlign = isLate ? 'right' : 'left';
   context.textBaseline = 'middle';
-  context.fillText(mark.words, at + (isLate ? -5 : 5) * ratio, line);
+  context.fillText(`${symbol} ${mark.words}`, at + (isLate ? -5 : 5) * ratio, line);
 }
 
 function drawDot(...[plot, context, ratio, step]: [...Draw, number]) {
-  const { left, width, top, height } = plot.bbox;
+  const { top, height } = plot.bbox;
   const at = x(plot, step);
-  if (at < left || at > left + width) return;
   context.setLineDash([]);
   context.fillStyle = colour('--back');
   context.strokeStyle = colour('--link');

@@ -16,7 +16,7 @@ import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
 import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
 import { growingLevel, levelsOf, peersAt, type Level, type Levels, type PeerBand } from './levels';
-import { drawFan, drawMarks, type Fan, type Mark } from './marks';
+import { drawFan, drawMarks, placed, type Fan, type Mark } from './marks';
 import { Plot } from './plot';
 import { Key } from './svg';
 
@@ -59,7 +59,7 @@ export function MemoryChart(of: MemoryOf) {
     colours,
   ]);
   if (!shown) return <Soft>{data?.account?.unknown ?? `no finished ${unit}s yet`}</Soft>;
-  const { levels, columns, peers, options, fan, isHigh } = shown;
+  const { levels, columns, peers, options, fan, isHigh, marks, beside } = shown;
   const count = of.peers?.filter(peer => peer?.steps.length).length ?? 0;
   const compared = levels.compared.name;
   return (
@@ -80,6 +80,10 @@ export function MemoryChart(of: MemoryOf) {
         {count ? <Key kind="peers">{`${plural(count, 'peer')}: ${compared}`}</Key> : null}
         {of.baseline?.steps.length ? <Key kind="line baseline">{`baseline: ${compared}`}</Key> : null}
         {fan ? <Key kind="fan">forecast, P10 to P90</Key> : null}
+        {marks.some(mark => mark.kind === 'capture') ? <Key kind="capture-dot">capture</Key> : null}
+        {beside.map(words => (
+          <span>{words}</span>
+        ))}
         {isHigh ? <span>{`${limit.name}, ${bytes(limit.bytes)}, is above the chart`}</span> : null}
         {isKnown(limit.bytes) || !isBytes(data!) ? null : <span>{`${limit.name} is not known`}</span>}
         <span>{`rank ${rank}${report ? '' : `; drag over ${unit}s to see what they allocated and kept`}`}</span>
@@ -97,6 +101,9 @@ interface Drawn {
   options: Omit<uPlot.Options, 'width' | 'height'>;
   fan: Fan | null;
   isHigh: boolean;
+  marks: Mark[];
+  /** What happened before or after the steps of the chart. */
+  beside: string[];
 }
 
 /** What is drawn, and the ranges of both axes. */
@@ -114,14 +121,17 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const top = Math.max(most, isShown ? limit : 0) * HEADROOM;
   const fan = fanOf(of, data, isKnown(limit) ? limit : top);
   const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
-  const end = Math.max(last + ahead, first + 1);
+  const range: [number, number] = [first, Math.max(last + ahead, first + 1)];
+  const [marks, beside] = placed(marksOf(of), range);
   return {
     levels,
     columns: [steps, peers.low, peers.high, peers.median, baseline, ...levels.levels.map(level => level.values)],
     peers,
-    options: options(of, data, levels, [first, end], top, isShown ? limit : null, fan),
+    options: options(of, data, levels, range, top, isShown ? limit : null, fan, marks),
     fan,
     isHigh: isKnown(limit) && !isShown,
+    marks,
+    beside,
   };
 }
 
@@ -148,6 +158,7 @@ function options(
   top: number,
   limit: number | null,
   fan: Fan | null,
+  marks: Mark[],
 ): Drawn['options'] {
   const axis = { stroke: colour('--soft'), font: '12px system-ui, sans-serif' };
   return {
@@ -187,7 +198,7 @@ function options(
     bands: [{ series: [2, 1], fill: faint('--peer', 0.28) }],
     hooks: {
       drawAxes: [plot => fan && drawFan(plot, fan, colour('--bad'))],
-      draw: [plot => drawMarks(plot, marks(of), limit === null ? null : { value: limit, name: of.limit.name })],
+      draw: [plot => drawMarks(plot, marks, limit === null ? null : { value: limit, name: of.limit.name })],
     },
   };
 }
@@ -204,14 +215,14 @@ const line = (of: Pick<Level, 'colour' | 'dash' | 'width'>): uPlot.Series => ({
 const faint = (name: string, alpha: number) =>
   colour(name).replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
 
-/** What happened at a step: lines with a name, and captures as dots. */
-function marks({ incident, captures = [], end, unit }: MemoryOf): Mark[] {
+/** What happened at a step: lines with words, and captures as dots. */
+function marksOf({ incident, captures = [], end, unit }: MemoryOf): Mark[] {
   const named = (kind: Mark['kind'], words: string, step: number | null | undefined): Mark[] =>
-    isKnown(step) ? [{ kind, step, words: `${words}: ${unit} ${whole(step)}` }] : [];
+    isKnown(step) ? [{ kind, step, words: `${words} ${unit} ${whole(step)}` }] : [];
   return [
-    ...named('onset', '◇ began', incident?.onset_step),
-    ...named('detected', '◆ detected', incident?.detected_step),
-    ...named('ended', '✕ ended', end),
+    ...named('onset', 'began at', incident?.onset_step),
+    ...named('detected', 'detected at', incident?.detected_step),
+    ...named('ended', 'ended after', end),
     ...captures.flatMap(of => (of.step ? [{ kind: 'capture' as const, step: of.step, words: '' }] : [])),
   ];
 }

@@ -71,12 +71,14 @@ export const XAxis = (of: {
   </>
 );
 
-/** A key of a legend: a line or a field of a class, and its name. */
+/** A key of a legend: a line, a dot or a field of a class, and its name. */
 export const Key = ({ kind, children }: { kind: string; children: ComponentChildren }) => (
   <span class="key">
     <svg width={28} height={12} aria-hidden="true">
       {kind.startsWith('line') ? (
         <line class={kind} x1={0} x2={28} y1={6} y2={6} />
+      ) : kind.endsWith('dot') ? (
+        <circle class={kind} cx={14} cy={6} r={4.5} />
       ) : (
         <rect class={kind} x={0} y={0} width={28} height={12} />
       )}
