@@ -133,7 +133,8 @@ export function HeatMap(of: HeatMapOf) {
 }
 
 function Legend({ of, top }: { of: HeatMapOf; top: number }) {
-  const { ground, words, incidents, grid } = of;
+  const { ground, words, incidents, grid, happened } = of;
+  const symbols = happened.filter(({ step }) => isShown(of, step)).map(({ symbol }) => symbol);
   const isSigned = ground !== 'level';
   const colours = scheme.value;
   const bar = useMemo<Paint>(
@@ -162,6 +163,8 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
       {incidents.length ? (
         <span>▲ open incident: framed from where it began, ┃ where it was detected</span>
       ) : null}
+      {symbols.includes('◎') ? <span>◎ capture</span> : null}
+      {symbols.includes('✕') ? <span>✕ a rank ended</span> : null}
     </figcaption>
   );
 }
@@ -236,6 +239,7 @@ interface Drawn extends HeatMapOf {
 type Context = CanvasRenderingContext2D;
 
 const columnAt = ({ grid }: Drawn, step: number) => (step - grid.first) / span(grid);
+const isShown = ({ grid }: HeatMapOf, step: number) => step >= grid.first && step <= grid.last;
 const xOf = (of: Drawn, step: number) =>
   LEFT + Math.min(Math.max(columnAt(of, step), 0), of.grid.columns) * of.cell;
 const yOf = ({ rowHeight }: Drawn, row: number) => LANE + row * rowHeight;
@@ -281,6 +285,7 @@ function drawIncident(context: Context, of: Drawn, row: number, incident: Incide
   const { rowHeight, right } = of;
   const from = xOf(of, incident.onset_step);
   frame(context, '--mark', [from, yOf(of, row), right - from, rowHeight - 1]);
+  if (!isShown(of, incident.detected_step)) return;
   context.fillStyle = colour('--mark');
   context.fillRect(xOf(of, incident.detected_step) - 1.5, yOf(of, row), 3, rowHeight - 1);
 }
@@ -288,7 +293,7 @@ function drawIncident(context: Context, of: Drawn, row: number, incident: Incide
 function drawLane(context: Context, of: Drawn) {
   context.textAlign = 'center';
   for (const { step, symbol, tone } of of.happened) {
-    if (step < of.grid.first || step > of.grid.last) continue;
+    if (!isShown(of, step)) continue;
     context.fillStyle = colour(tone);
     context.fillText(symbol, xOf(of, step), LANE / 2);
   }

@@ -28,10 +28,11 @@ const RESERVED = { name: 'reserved', kind: 'line reserved', colour: '--reserved'
 const PEAK = { name: 'peak', kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.8 };
 const MINIMUM = { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
 
-/** The levels of a device, of which `account` is compared; of a series of one account, that one. */
-export function levelsOf(of: Series, account: string): Levels {
+/** The levels of a device, of which `account` is compared; of a series of one account, that one.
+ * Steps before `from` were not asked for. */
+export function levelsOf(of: Series, account: string, from = 0): Levels {
   const { steps } = of;
-  if (of.account) return { steps, ...ofAccount(of.account), words: valueIn(of.account.unit) };
+  if (of.account) return ofAccount(steps, of.account, from);
   const minimum = { ...MINIMUM, values: of.step_min_bytes };
   const peak = { ...PEAK, values: of.peak_bytes };
   const reserved = { ...RESERVED, values: of.reserved_bytes };
@@ -39,12 +40,21 @@ export function levelsOf(of: Series, account: string): Levels {
   return { steps, levels: [reserved, peak, minimum], compared, words: valueIn('bytes') };
 }
 
-function ofAccount({ lowest, highest, name: account }: NonNullable<Series['account']>) {
-  const name = ACCOUNTS[account] ?? account;
+function ofAccount(steps: number[], of: NonNullable<Series['account']>, from: number): Levels {
+  const { lowest, highest, unit, known_from_step: known } = of;
+  const name = ACCOUNTS[of.name] ?? of.name;
   const isRange = highest.some((value, index) => value !== lowest[index]);
-  const compared = { ...MINIMUM, name: isRange ? `highest ${name}` : name, values: highest };
-  const low = { ...PEAK, name: `lowest ${name}`, width: 1.2, values: lowest };
-  return { levels: isRange ? [low, compared] : [compared], compared };
+  // The first point stands for the steps before it, too.
+  const first = Math.max(known ?? steps[0], from);
+  const whole = (values: number[]) => (first < steps[0] ? [values[0], ...values] : values);
+  const compared = { ...MINIMUM, name: isRange ? `highest ${name}` : name, values: whole(highest) };
+  const low = { ...PEAK, name: `lowest ${name}`, width: 1.2, values: whole(lowest) };
+  return {
+    steps: first < steps[0] ? [first, ...steps] : steps,
+    levels: isRange ? [low, compared] : [compared],
+    compared,
+    words: valueIn(unit),
+  };
 }
 
 /** The level that the growth of an incident is in, at the newest step. */

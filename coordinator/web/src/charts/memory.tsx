@@ -31,6 +31,8 @@ export interface MemoryOf {
   data: Series | null;
   /** The account that peers and the baseline are compared by. */
   account: string;
+  /** The first step that was asked for; without one all were. */
+  from?: number;
   /** Series of ranks of the same role. */
   peers?: (Series | null)[];
   /** The same rank in the run that is the baseline. */
@@ -50,6 +52,7 @@ export function MemoryChart(of: MemoryOf) {
   const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
     data,
     of.account,
+    of.from,
     of.peers,
     of.baseline,
     of.incident,
@@ -108,7 +111,7 @@ interface Drawn {
 
 /** What is drawn, and the ranges of both axes. */
 function drawn(of: MemoryOf, data: Series): Drawn {
-  const levels = levelsOf(data, of.account);
+  const levels = levelsOf(data, of.account, of.from);
   const { steps } = levels;
   const peers = peersAt(steps, of.peers ?? [], of.account);
   const baseline = peersAt(steps, [of.baseline ?? null], of.account).median;

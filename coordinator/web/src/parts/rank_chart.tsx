@@ -31,6 +31,7 @@ export function RankChart(of: RankChartOf) {
   const ranks = useAnswer<Ranks>(paths.ranksNear(job, attempt, of.rank)).data;
   const rank = rankIn(ranks, of.rank);
   const account = accountFor(incident);
+  const steps = rangeIn('shown_steps');
   const main = (row: typeof rank) => (row && mainDevice(row)?.device) ?? 0;
   const wanted = (number: number, device: number): SeriesOf => ({
     job,
@@ -38,7 +39,7 @@ export function RankChart(of: RankChartOf) {
     rank: number,
     device,
     account: TOGETHER.includes(account) ? null : account,
-    steps: rangeIn('shown_steps'),
+    steps,
   });
   const peers = peersOf(ranks, of.rank, PEERS_DRAWN_MAX);
   const device = of.device ?? main(rank);
@@ -59,6 +60,7 @@ export function RankChart(of: RankChartOf) {
       rank={of.rank}
       data={own.data}
       account={account}
+      from={steps?.from}
       peers={kept}
       baseline={baseline}
       unit={unit}
