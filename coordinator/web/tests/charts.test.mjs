@@ -262,6 +262,16 @@ test('the parts of a budget are what there is, and unknown ones are named', () =
   assert.equal(budgets.budgetsOf(rank(7, {})).length, 1, 'of the host of rank 7 nothing is known');
 });
 
+test('a legend has each colour once: what devices and hosts hold does not look the same', () => {
+  const all = [rank(2, {}), rank(3, {})].flatMap(budgets.budgetsOf);
+  all[2].parts.push({ ...all[2].parts.find(part => part.name === 'unused by tensors'), name: 'cached' });
+  const legend = budgets.legendOf(all);
+  assert.equal(new Set(legend.map(([kind]) => kind)).size, legend.length);
+  assert.deepEqual(Object.fromEntries(legend)['layer-3'], 'unused by tensors or cached');
+  const kinds = parts => parts.filter(part => part.name !== 'free').map(part => part.kind);
+  assert.deepEqual(kinds(all[0].parts).filter(kind => kinds(all[1].parts).includes(kind)), []);
+});
+
 // --- segments -----------------------------------------------------------------
 
 /** Segments with blocks, free ranges and merged runs that fill them, of any sizes. */
@@ -399,14 +409,29 @@ async function palette() {
   return themes;
 }
 
+/** Red, green and blue in linear light. */
+const channels = colour =>
+  [1, 3, 5]
+    .map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
+    .map(value => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+
 function contrast(one, other) {
-  const luminance = colour =>
-    [1, 3, 5]
-      .map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
-      .map(value => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
-      .reduce((total, value, i) => total + value * [0.2126, 0.7152, 0.0722][i], 0);
+  const luminance = colour => channels(colour).reduce((total, value, i) => total + value * [0.2126, 0.7152, 0.0722][i], 0);
   const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
   return (light + 0.05) / (dark + 0.05);
+}
+
+/** Distance of two colours as the eye has it (CIE 1976); about 2 is just visible. */
+function distance(one, other) {
+  const lab = colour => {
+    const [r, g, b] = channels(colour);
+    const white = [0.95047, 1, 1.08883];
+    const xyz = [0.4124 * r + 0.3576 * g + 0.1805 * b, 0.2126 * r + 0.7152 * g + 0.0722 * b, 0.0193 * r + 0.1192 * g + 0.9505 * b];
+    const [x, y, z] = xyz.map((value, i) => Math.cbrt(value / white[i]));
+    return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+  };
+  const [a, b] = [lab(one), lab(other)];
+  return Math.hypot(...a.map((value, i) => value - b[i]));
 }
 
 const TEXTS = ['text', 'soft', 'link', 'bad', 'warn', 'good', 'onset', 'mark'];
@@ -428,6 +453,20 @@ test('text and lines have contrast in both themes', async () => {
     // A healthy row is calm: nearer to the page than to the colour of growth.
     assert.ok(contrast(colours['heat-calm'], colours.back) < 1.3, theme);
     assert.ok(contrast(colours['heat-more'], colours['heat-calm']) > 3, theme);
+  }
+});
+
+test('parts of budgets have colours that are told apart in both themes', async () => {
+  const sheet = await fileOf('src/style.css');
+  const fills = [...sheet.matchAll(/^\.((?:layer|host)-\w+) \{ fill: light-dark\((#\w{6}), (#\w{6})\)/gm)];
+  assert.equal(fills.length, 15);
+  for (const [theme, colours] of Object.entries(await palette())) {
+    const all = [['free', colours.free], ...fills.map(([, name, ...of]) => [name, of[theme === 'light' ? 0 : 1]])];
+    all.forEach(([name, one], i) => {
+      for (const [other, two] of all.slice(i + 1)) {
+        assert.ok(distance(one, two) > 16, `${theme}: ${name} and ${other} are ${distance(one, two).toFixed(1)} apart`);
+      }
+    });
   }
 });
 

@@ -5,7 +5,7 @@ import { here } from '../address';
 import { Soft } from '../parts/basics';
 import type { Rank } from '../types';
 import { bytes } from '../units';
-import { budgetsOf, type Budget } from './budgets';
+import { budgetsOf, legendOf, type Budget } from './budgets';
 import { Chart, Key, scale } from './svg';
 
 const [ROW, BAR, LEFT] = [26, 18, 84];
@@ -17,14 +17,13 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
   const all = ranks.flatMap(budgetsOf).filter(of => of.parts.length > 0);
   if (all.length === 0) return <Soft>no device has reported its layers</Soft>;
   const shown = all.slice(0, ROWS_MAX);
-  const kinds = new Map(shown.flatMap(of => of.parts.map(part => [part.name, part.kind])));
   const unknown = new Set(shown.flatMap(of => of.unknown));
   return (
     <figure>
       <Chart height={shown.length * ROW} draw={width => <Bars rows={shown} width={width} />} />
       <figcaption>
-        {[...kinds].map(([name, kind]) => (
-          <Key kind={kind}>{name}</Key>
+        {legendOf(shown).map(([kind, names]) => (
+          <Key kind={kind}>{names}</Key>
         ))}
         {unknown.size ? <span>{`not known of some: ${[...unknown].join(', ')}`}</span> : null}
         {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}

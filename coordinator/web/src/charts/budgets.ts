@@ -28,7 +28,8 @@ export interface Budget {
 const FREE = 'free';
 const UNACCOUNTED = 'unaccounted';
 
-// A layer of a newer coordinator looks as what is unaccounted.
+// Devices and hosts share a legend: parts of one kind are the same bytes by two names. A layer of a
+// newer coordinator looks as what is unaccounted.
 const KINDS: Record<string, [kind: string, account: string]> = {
   requested: ['layer-0', 'allocated'],
   'in use by tensors': ['layer-0', 'allocated'],
@@ -41,17 +42,26 @@ const KINDS: Record<string, [kind: string, account: string]> = {
   nccl: ['layer-6', 'non_torch'],
   'other processes': ['layer-7', 'other'],
   [FREE]: ['layer-free', 'reserved'],
-  private: ['layer-0', 'host'],
-  pinned: ['layer-5', 'pinned'],
-  'shared memory': ['layer-6', 'shared'],
-  'worker processes': ['layer-3', 'workers'],
-  files: ['layer-1', 'host'],
-  'others in its cgroup': ['layer-7', 'host'],
+  private: ['host-0', 'host'],
+  pinned: ['host-1', 'pinned'],
+  'shared memory': ['host-2', 'shared'],
+  'worker processes': ['host-3', 'workers'],
+  files: ['host-4', 'host'],
+  'others in its cgroup': ['host-5', 'host'],
 };
 
 function part(name: string, bytes: number): BudgetPart {
   const [kind, account] = KINDS[name] ?? ['layer-rest', 'non_torch'];
   return { name, bytes, kind, account };
+}
+
+/** The kinds of these budgets, each once, with the names of their parts. */
+export function legendOf(budgets: Budget[]): [kind: string, names: string][] {
+  const found = new Map<string, Set<string>>();
+  for (const { kind, name } of budgets.flatMap(of => of.parts)) {
+    found.set(kind, (found.get(kind) ?? new Set()).add(name));
+  }
+  return [...found].map(([kind, names]) => [kind, [...names].join(' or ')]);
 }
 
 export const budgetsOf = (rank: Rank): Budget[] => [
