@@ -90,7 +90,7 @@ describe('the width of a screen', { skip: noBrowser }, () => {
   const right = page =>
     page.evaluate(() => Math.max(...[...document.querySelectorAll('main figure, main .scroll')].map(of => of.getBoundingClientRect().right)));
 
-  for (const name of ['home', 'incident', 'capture']) {
+  for (const name of ['home', 'job', 'incident', 'capture']) {
     test(`${name}: a screen of 2,560 px is used to its end`, async () => {
       const { page } = seen;
       await page.setViewportSize({ width: 2560, height: 800 });

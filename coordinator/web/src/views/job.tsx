@@ -66,51 +66,59 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
   const baseline = baselineIn();
   useTitle(open[0]?.sentence ?? `Job ${job}`);
   return (
-    <>
-      <h1>{`Job ${job}`}</h1>
-      <p class="line-of-facts">
-        <span>
-          {`attempt ${attempt}, ${plural(ranks.count, 'rank')}, ${whole(ranks.alive)} alive`}
-        </span>
-        <Attempts job={job} attempt={attempt} />
-        {report || ranks.alive === 0 ? null : <AskForCapture job={job} />}
-        {report ? null : <SetBaseline of={{ kind: 'run', job, attempt }} />}
-      </p>
-      {open.map(incident => (
-        <IncidentCard incident={incident} rank={rankIn(ranks, incident.rank)} />
-      ))}
-      <AreaPart ranks={ranks} incidents={incidents} captures={captures} selected={selected} unit={unit} />
-      {chosen && !report && !(chosen.from === 0 && chosen.to >= ranks.count - 1) ? (
-        <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
-      ) : null}
-      {baseline ? (
-        <BesideBaseline job={job} attempt={attempt} baseline={baseline} steps={steps} unit={unit} />
-      ) : null}
+    <div class="job">
+      <div class="job-whole">
+        <h1>{`Job ${job}`}</h1>
+        <p class="line-of-facts">
+          <span>
+            {`attempt ${attempt}, ${plural(ranks.count, 'rank')}, ${whole(ranks.alive)} alive`}
+          </span>
+          <Attempts job={job} attempt={attempt} />
+          {report || ranks.alive === 0 ? null : <AskForCapture job={job} />}
+          {report ? null : <SetBaseline of={{ kind: 'run', job, attempt }} />}
+        </p>
+        {open.map(incident => (
+          <IncidentCard incident={incident} rank={rankIn(ranks, incident.rank)} />
+        ))}
+      </div>
+      <div>
+        <AreaPart ranks={ranks} incidents={incidents} captures={captures} selected={selected} unit={unit} />
+        {chosen && !report && !(chosen.from === 0 && chosen.to >= ranks.count - 1) ? (
+          <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
+        ) : null}
+        {baseline ? (
+          <BesideBaseline job={job} attempt={attempt} baseline={baseline} steps={steps} unit={unit} />
+        ) : null}
+      </div>
       {selected === null ? null : (
-        <Section title={`Rank ${selected}`}>
-          <RankChart
-            job={job}
-            attempt={attempt}
-            rank={selected}
-            incident={open.find(found => found.rank === selected) ?? null}
-            captures={captures}
-            unit={unit}
-          />
-        </Section>
+        <div>
+          <Section title={`Rank ${selected}`}>
+            <RankChart
+              job={job}
+              attempt={attempt}
+              rank={selected}
+              incident={open.find(found => found.rank === selected) ?? null}
+              captures={captures}
+              unit={unit}
+            />
+          </Section>
+          {steps ? (
+            <KeptInRange job={job} rank={selected} steps={steps} captures={captures} unit={unit} />
+          ) : null}
+        </div>
       )}
-      {selected !== null && steps ? (
-        <KeptInRange job={job} rank={selected} steps={steps} captures={captures} unit={unit} />
-      ) : null}
       <Section title="Where the bytes are">
         <BudgetChart ranks={firstOf(ranks.ranks, selected)} />
       </Section>
       <LinesNow job={job} attempt={attempt} rank={numberIn('rank')} unit={unit} isOver={ranks.alive === 0} />
-      <Section title="Ranks">
-        {ranks.count > ranks.ranks.length ? (
-          <Soft>{`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} whose memory grows fastest`}</Soft>
-        ) : null}
-        <RankTable job={job} ranks={ranks.ranks} open={open} selected={selected} unit={unit} />
-      </Section>
+      <div class="job-whole">
+        <Section title="Ranks">
+          {ranks.count > ranks.ranks.length ? (
+            <Soft>{`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} whose memory grows fastest`}</Soft>
+          ) : null}
+          <RankTable job={job} ranks={ranks.ranks} open={open} selected={selected} unit={unit} />
+        </Section>
+      </div>
       <Section title="Captures">
         <CaptureTable captures={captures} />
       </Section>
@@ -129,7 +137,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
           ))}
         </Section>
       ) : null}
-    </>
+    </div>
   );
 }
 
