@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, test } from 'node:test';
 
-import { capture, incident, segments } from './answers.mjs';
+import { capture, incident, segments, series } from './answers.mjs';
 import { launch, noBrowser, none, open, settle, show, violations } from './browser.mjs';
 import { MadeUp } from './made_up.mjs';
 
@@ -163,6 +163,21 @@ describe('the memory chart', { skip: noBrowser }, () => {
       assert.match(await plot().getAttribute('aria-label'), new RegExp(`: ${name} goes from`));
       assert.match(await plot().getAttribute('aria-valuetext'), new RegExp(`: ${name} \\S+ GiB \\(median of the peers`));
     }
+  });
+
+  test('the readout has the newest median of the peers, where they are behind', async () => {
+    const own = series(2);
+    made.change = (path, found) =>
+      path.endsWith('/series') && found.step_min_bytes[299] !== own.step_min_bytes[299]
+        ? { ...found, steps: found.steps.slice(0, 298), step_min_bytes: found.step_min_bytes.slice(0, 298) }
+        : found;
+    try {
+      await to(INCIDENT);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const said = await plot().getAttribute('aria-valuetext');
+    assert.match(said, new RegExp(`step ${own.steps[299]}: minimum .* \\(median of the peers .*GiB at step ${own.steps[297]}\\)`));
   });
 
   test('the legend has the captures, and what happened before or after the chart', async () => {

@@ -235,8 +235,10 @@ function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: num
   const { steps, levels, compared, words: text } = of;
   const value = ({ name, values }: Level) => `${name} ${text(values[index])}`;
   const others = levels.toReversed().filter(level => level !== compared).map(value);
-  const median = peers.median[index];
-  const beside = isKnown(median) ? ` (median of the peers ${text(median)})` : '';
+  // The newest steps of the peers can be known later than those of the rank.
+  const at = peers.median.findLastIndex((median, step) => step <= index && isKnown(median));
+  const where = at === index ? '' : ` at ${unit} ${whole(steps[at])}`;
+  const beside = at < 0 ? '' : ` (median of the peers ${text(peers.median[at])}${where})`;
   return `rank ${rank}, ${unit} ${whole(steps[index])}: ${[value(compared) + beside, ...others].join(', ')}`;
 }
 
