@@ -443,7 +443,9 @@ test('text and lines have contrast in both themes', async () => {
     ...TEXTS.flatMap(name => [[name, 'back', 4.5], [name, 'panel', 4.5]]),
     ...ON_STATES.map(pair => [...pair.split(' '), 4.5]),
     ...TONES.map(tone => ['text', tone, 4.5]),
-    ...['step-min', 'peak', 'reserved'].map(name => [name, 'back', 3]),
+    ...['step-min', 'peak', 'reserved', 'peer'].map(name => [name, 'back', 3]),
+    // The median of the peers is not taken for a line of the grid.
+    ['peer', 'line', 2.5],
   ];
   for (const [theme, colours] of Object.entries(await palette())) {
     for (const [name, ground, least] of pairs) {

@@ -147,7 +147,7 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
     [isSigned, colours],
   );
   const missing = useMemo<Paint>(
-    () => (context, width) => hatch(context, colour('--line'), [0, 0, width, 14]),
+    () => (context, width) => hatch(context, colour('--peer'), [0, 0, width, 14]),
     [colours],
   );
   const isGrouped = grid.rows.some(row => row.first !== row.last);
@@ -256,7 +256,7 @@ function drawRows(context: Context, of: Drawn) {
       context.fillRect(LEFT + column * cell, y, cell + 0.6, rowHeight - (rowHeight > 6 ? 1 : 0));
     });
     for (const [from, to] of gaps(line)) {
-      hatch(context, colour('--line'), [LEFT + from * cell, y, (to - from) * cell, rowHeight]);
+      hatch(context, colour('--peer'), [LEFT + from * cell, y, (to - from) * cell, rowHeight]);
     }
     const has = (rank: number) => rank >= grid.rows[row].first && rank <= grid.rows[row].last;
     const incident = incidents.find(found => has(found.rank));

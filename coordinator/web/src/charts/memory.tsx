@@ -194,11 +194,11 @@ function options(
     ],
     series: [
       {},
-      ...[0, 0, 1.2].map(width => line({ colour: '--peer', dash: [], width })),
+      ...[0, 0, 1.6].map(width => line({ colour: '--peer', dash: [], width })),
       line({ colour: '--link', dash: [6, 3], width: 1.6 }),
       ...levels.map(line),
     ],
-    bands: [{ series: [2, 1], fill: faint('--peer', 0.28) }],
+    bands: [{ series: [2, 1], fill: faint('--peer', 0.35) }],
     hooks: {
       drawAxes: [plot => fan && drawFan(plot, fan, colour('--bad'))],
       draw: [plot => drawMarks(plot, marks, limit === null ? null : { value: limit, name: of.limit.name })],

@@ -71,7 +71,8 @@ export const XAxis = (of: {
   </>
 );
 
-/** A key of a legend: a line, a dot or a field of a class, and its name. */
+/** A key of a legend: a line, a dot or a field of a class, and its name. Peers are a field with their
+ * median. */
 export const Key = ({ kind, children }: { kind: string; children: ComponentChildren }) => (
   <span class="key">
     <svg width={28} height={12} aria-hidden="true">
@@ -82,6 +83,7 @@ export const Key = ({ kind, children }: { kind: string; children: ComponentChild
       ) : (
         <rect class={kind} x={0} y={0} width={28} height={12} />
       )}
+      {kind === 'peers' ? <line class="line peer" x1={0} x2={28} y1={6} y2={6} /> : null}
     </svg>{' '}
     {children}
   </span>
