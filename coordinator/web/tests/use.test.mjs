@@ -165,6 +165,18 @@ describe('the memory chart', { skip: noBrowser }, () => {
     }
   });
 
+  test('the chart of any rank of a job is about the account of the map', async () => {
+    made.change = (path, found) =>
+      path === 'incidents' ? { incidents: found.incidents.map(of => ({ ...of, layer: 'spread' })) } : found;
+    try {
+      await to('#/job/train-7b?rank=0');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.equal(await page.getByLabel('Show').inputValue(), 'peak');
+    assert.match(await plot().getAttribute('aria-label'), /rank 0 over steps: peak goes from/);
+  });
+
   test('the readout has the newest median of the peers, where they are behind', async () => {
     const own = series(2);
     made.change = (path, found) =>

@@ -22,15 +22,16 @@ interface RankChartOf {
   /** The device; without one that which holds most. */
   device?: number | null;
   incident: Incident | null;
+  /** The account that the chart is about; without one that of the incident. */
+  account?: string;
   captures: Capture[];
   unit: string;
 }
 
 export function RankChart(of: RankChartOf) {
-  const { job, attempt, incident, unit } = of;
+  const { job, attempt, incident, account = accountFor(incident), unit } = of;
   const ranks = useAnswer<Ranks>(paths.ranksNear(job, attempt, of.rank)).data;
   const rank = rankIn(ranks, of.rank);
-  const account = accountFor(incident);
   const steps = rangeIn('shown_steps');
   const main = (row: typeof rank) => (row && mainDevice(row)?.device) ?? 0;
   const wanted = (number: number, device: number): SeriesOf => ({

@@ -3,6 +3,7 @@
 
 import { useState } from 'preact/hooks';
 
+import { accountFor } from '../account';
 import { link, look, numberIn, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report, requestCapture } from '../api';
@@ -59,6 +60,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
   const open = incidents.filter(found => found.state === 'open');
   const closed = [...incidents.filter(found => found.state !== 'open'), ...earlier];
   const selected = numberIn('rank') ?? open[0]?.rank ?? incidents[0]?.rank ?? ranks.ranks[0]?.rank ?? null;
+  const own = open.find(found => found.rank === selected) ?? null;
   const isTurns = ranks.ranks.length > 0 && ranks.ranks.every(row => row.clock === 'turns');
   const unit = unitOf({ clock: isTurns ? 'turns' : 'steps' });
   const steps = stepsIn();
@@ -97,7 +99,8 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
               job={job}
               attempt={attempt}
               rank={selected}
-              incident={open.find(found => found.rank === selected) ?? null}
+              incident={own}
+              account={accountFor(own ?? open[0])}
               captures={captures}
               unit={unit}
             />
