@@ -23,7 +23,6 @@ export interface Report {
   sentences: string[];
   start: [view: string, id: string];
   answers: Record<string, unknown>;
-  origin: string;
   made: string;
 }
 
@@ -31,9 +30,6 @@ export interface Report {
 export const report: Report | null = JSON.parse(
   document.getElementById('report')?.textContent ?? 'null',
 );
-
-/** Where the coordinator is. */
-export const origin = report?.origin ?? location.origin;
 
 /** Shards of a cluster that the last answers lack, as `3,5`. */
 export const missingShards = signal('');
@@ -71,14 +67,22 @@ export async function getMarked(path: string, known: Marked | null = null): Prom
 
 export const get = async <T>(path: string): Promise<T> => JSON.parse((await getMarked(path)).text) as T;
 
-/** An answer of a report, by its path with the query in the order of its names. */
+/** Whether a path may have an answer here: a report holds few. */
+export const isHere = (path: string): boolean =>
+  !report || Object.hasOwn(report.answers, nameOf(path));
+
 function kept({ answers }: Report, path: string): string {
+  const name = nameOf(path);
+  if (isHere(path)) return JSON.stringify(answers[name]);
+  throw new NotFound(`this report does not hold ${name}`);
+}
+
+/** The name of an answer in a report: its path with the query in the order of its names. */
+function nameOf(path: string): string {
   // Names of jobs may have any character: only before they are decoded do ? and & separate.
   const [place, query = ''] = path.split('?');
   const values = query.split('&').filter(Boolean).map(decodeURIComponent).sort();
-  const name = decodeURIComponent(place) + (values.length ? `?${values.join('&')}` : '');
-  if (Object.hasOwn(answers, name)) return JSON.stringify(answers[name]);
-  throw new NotFound(`this report does not hold ${name}`);
+  return decodeURIComponent(place) + (values.length ? `?${values.join('&')}` : '');
 }
 
 /** The answer to a request that changes something. */

@@ -70,7 +70,7 @@ export function App() {
         <BaselinePill />
         {isSignInNeeded.value ? <SignIn /> : <Guarded key={shown} view={View} id={id} />}
       </main>
-      <Keys />
+      {report ? null : <Keys />}
     </>
   );
 }

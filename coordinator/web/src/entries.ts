@@ -1,10 +1,7 @@
-// The entries of the palette: views, jobs, ranks, incidents, captures, lines of code, and commands. A
-// report has only those that it holds.
+// The entries of the palette: views, jobs, ranks, incidents, captures, lines of code, and commands.
 
 import { link } from './address';
-import { paths, report } from './api';
 import type { Entry } from './keys';
-import { rankLink } from './ranks';
 import { linesOf } from './terminal';
 import type { Capture, Frame, Incident, Job, Rank } from './types';
 import { plural, whole } from './units';
@@ -26,23 +23,19 @@ export interface Known {
 
 /** All entries, in the order in which they stand before one has typed. */
 export function entriesOf(of: Known): Entry[] {
-  const known = of.incidents.filter(one => isHere(paths.incident(one.id)));
-  const incidents = known.sort((a, b) => Number(a.state !== 'open') - Number(b.state !== 'open'));
-  const captures = of.captures.filter(one => isHere(paths.capture(one.id)));
+  const incidents = [...of.incidents].sort(
+    (a, b) => Number(a.state !== 'open') - Number(b.state !== 'open'),
+  );
   return [
     ...commands(of),
-    ...viewsHere(),
+    ...VIEWS,
     ...incidents.map(incidentEntry),
-    ...jobEntries(of),
+    ...of.jobs.map(jobEntry),
     ...of.ranks.map(rank => rankEntry(of.job ?? '', rank)),
     ...incidents.flatMap(lineEntries),
-    ...captures.map(captureEntry),
+    ...of.captures.map(captureEntry),
   ];
 }
-
-/** Whether a path has an answer here: a report holds few. */
-export const isHere = (path: string): boolean =>
-  !report || Object.hasOwn(report.answers, decodeURIComponent(path));
 
 const commands = ({ view, id, capture }: Known): Entry[] =>
   linesOf(view, id, capture).map(([words, line]) => ({
@@ -52,23 +45,11 @@ const commands = ({ view, id, capture }: Known): Entry[] =>
     copy: line,
   }));
 
-const VIEWS: [view: string, words: string, path: string][] = [
-  ['jobs', 'Jobs and incidents', paths.jobs],
-  ['nodes', 'Nodes', paths.nodes],
-  ['actions', 'Actions', paths.actions],
-];
-
-function viewsHere(): Entry[] {
-  const found = VIEWS.filter(([, , path]) => isHere(path)).map(([view, words]) => ({
-    kind: 'view',
-    words,
-    detail: '',
-    href: link(view),
-  }));
-  if (!report) return found;
-  const start = { kind: 'view', words: 'Start', detail: '', href: link(...report.start) };
-  return [start, ...found];
-}
+const VIEWS: Entry[] = [
+  ['jobs', 'Jobs and incidents'],
+  ['nodes', 'Nodes'],
+  ['actions', 'Actions'],
+].map(([view, words]) => ({ kind: 'view', words, detail: '', href: link(view) }));
 
 const incidentEntry = (of: Incident): Entry => ({
   kind: 'incident',
@@ -77,22 +58,18 @@ const incidentEntry = (of: Incident): Entry => ({
   href: link('incident', of.id),
 });
 
-/** The jobs; of a report, which lists none, the one that it is about. */
-function jobEntries({ job, jobs }: Known): Entry[] {
-  if (report && job) return [{ kind: 'job', words: job, detail: '', href: link('job', job) }];
-  return jobs.map(of => ({
-    kind: 'job',
-    words: of.job,
-    detail: `${stateOf(of.state)[2]}, ${plural(of.ranks, 'rank')}, step ${whole(of.step_max)}`,
-    href: link('job', of.job),
-  }));
-}
+const jobEntry = (of: Job): Entry => ({
+  kind: 'job',
+  words: of.job,
+  detail: `${stateOf(of.state)[2]}, ${plural(of.ranks, 'rank')}, step ${whole(of.step_max)}`,
+  href: link('job', of.job),
+});
 
 const rankEntry = (job: string, of: Rank): Entry => ({
   kind: 'rank',
   words: `rank ${of.rank}`,
   detail: `${stateOf(of.state)[2]}, node ${of.node}, pid ${of.pid}`,
-  href: rankLink(job, of.rank),
+  href: link('job', job, { rank: of.rank }),
 });
 
 const captureEntry = (of: Capture): Entry => ({

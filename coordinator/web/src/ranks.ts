@@ -1,6 +1,5 @@
 // Ranks of a job: one of them by its number, its peers, its main device. Pure.
 
-import { link } from './address';
 import type { Device, Rank, Ranks } from './types';
 
 export const rankIn = (ranks: Ranks | null | undefined, rank: number): Rank | null =>
@@ -18,9 +17,6 @@ export function deviceBytes(rank: Rank | null, device: number | null = null): nu
   const found = rank?.devices.find(of => of.device === device) ?? (rank && mainDevice(rank));
   return found?.device_bytes || found?.ledger.device_bytes || null;
 }
-
-/** The view of a job with this rank chosen. */
-export const rankLink = (job: string, rank: number): string => link('job', job, { rank });
 
 /** At most `most` ranks of the same role, those with the nearest numbers. */
 export function peersOf(ranks: Ranks | null, rank: number, most: number): Rank[] {

@@ -1,14 +1,13 @@
 // Lines for a terminal that show what a view shows.
 
-import { origin } from './api';
-import type { Capture } from './types';
+import type { Capture, Incident } from './types';
 
 /** What a line is for, and the line. */
 export type TerminalLine = [words: string, line: string];
 
-/** A line of `memtape` that asks this page's coordinator. Files were analysed without one. */
+/** A line of `memtape` that asks this page's coordinator. */
 export const memtape = (...words: (string | number)[]): string =>
-  ['memtape', ...words, ...(origin ? ['--coordinator', origin] : [])]
+  ['memtape', ...words, '--coordinator', location.origin]
     .map(word => quoted(String(word)))
     .join(' ');
 
@@ -31,10 +30,7 @@ export function linesOf(view: string, id: string, capture: Capture | null = null
         ['List the incidents of this job', memtape('incidents', id)],
       ];
     case 'incident':
-      return [
-        ['Show this incident', memtape('show', id)],
-        ['Write a report to attach to a ticket', memtape('report', id)],
-      ];
+      return [['Show this incident', memtape('show', id)], lineOfReport(id)];
     case 'capture':
       return capture ? linesOfCapture(capture) : [['Show this capture', memtape('show', id)]];
     case 'actions':
@@ -42,6 +38,21 @@ export function linesOf(view: string, id: string, capture: Capture | null = null
     default:
       return [];
   }
+}
+
+const lineOfReport = (id: string): TerminalLine => [
+  'Write a report to attach to a ticket',
+  memtape('report', id, '-o', `${id}.html`),
+];
+
+/** Lines about an incident and the rank that it is about. */
+export function linesOfIncident({ id, capture_id: capture, rank }: Incident): TerminalLine[] {
+  const pickle = `rank${rank}.pickle`;
+  const exported = capture && memtape('export', capture, '--rank', rank, '-o', pickle);
+  return [
+    ...linesOf('incident', id),
+    ...(exported ? [[`Rank ${rank} for pytorch.org/memory_viz`, exported] as TerminalLine] : []),
+  ];
 }
 
 /** Lines about a capture; `before` is an earlier one of the same job. */
@@ -60,7 +71,7 @@ export function linesOfCapture(capture: Capture, before: Capture | null = null):
     found.push([`Rank ${rank} as a flame graph`, memtape(...one, '--format', 'flamegraph')]);
     found.push([`Rank ${rank} for pytorch.org/memory_viz`, memtape(...one)]);
   }
-  found.push(['Write a report to attach to a ticket', memtape('report', id)]);
+  found.push(lineOfReport(id));
   return found;
 }
 

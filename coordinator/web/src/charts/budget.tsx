@@ -2,6 +2,7 @@
 // its account over steps.
 
 import { here } from '../address';
+import { report } from '../api';
 import { Soft } from '../parts/basics';
 import type { Rank } from '../types';
 import { bytes } from '../units';
@@ -68,8 +69,10 @@ function Parts({ of, y, x }: { of: Budget; y: number; x: (bytes: number) => numb
     const from = x(at);
     at += size;
     const words = `${of.name}: ${name} ${bytes(size)}`;
+    // A report has the steps of one account.
+    const chosen = { rank: of.rank, account: report ? null : account };
     return (
-      <a href={here({ rank: of.rank, account })} aria-label={words}>
+      <a href={here(chosen)} aria-label={words}>
         <rect class={kind} x={from} y={y + 3} height={BAR} width={Math.max(0.5, x(at) - from)}>
           <title>{words}</title>
         </rect>

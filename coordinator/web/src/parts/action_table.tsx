@@ -1,10 +1,10 @@
 // Decisions about jobs and nodes, and what came of them.
 
-import { link } from '../address';
 import type { Action } from '../types';
 import { plural } from '../units';
 import { decision, hook, joined, outcome, type Joined } from '../words';
 import { Time } from './basics';
+import { Link } from './link';
 import { Table, type Column } from './table';
 
 const COLUMNS: Column<Joined>[] = [
@@ -27,12 +27,12 @@ const COLUMNS: Column<Joined>[] = [
   { title: 'outcome', cell: outcome },
   {
     title: 'job or node',
-    cell: row => (row.job ? <a href={link('job', row.job)}>{row.job}</a> : row.node),
+    cell: row => (row.job ? <Link view="job" id={row.job}>{row.job}</Link> : row.node),
   },
   {
     title: 'incident',
     cell: row =>
-      row.incident_id ? <a href={link('incident', row.incident_id)}>{row.incident_id}</a> : '–',
+      row.incident_id ? <Link view="incident" id={row.incident_id}>{row.incident_id}</Link> : '–',
   },
 ];
 

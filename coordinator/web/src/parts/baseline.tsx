@@ -1,10 +1,7 @@
 // The pill that says what the view is compared with, and removes it.
 
-import { link } from '../address';
 import { baselineIn, isCompared, setBaseline, textOf, wordsOf, type Baseline } from '../baseline';
-
-const pathOf = (of: Baseline): string =>
-  of.kind === 'run' ? link('job', of.job, { attempt: of.attempt }) : link('capture', of.id);
+import { Link } from './link';
 
 export function BaselinePill() {
   const baseline = baselineIn();
@@ -12,7 +9,15 @@ export function BaselinePill() {
   return (
     <p class="pills" role="status">
       {'Compared with '}
-      <a href={pathOf(baseline)}>{wordsOf(baseline)}</a>{' '}
+      {baseline.kind === 'run' ? (
+        <Link view="job" id={baseline.job} values={{ attempt: baseline.attempt }}>
+          {wordsOf(baseline)}
+        </Link>
+      ) : (
+        <Link view="capture" id={baseline.id}>
+          {wordsOf(baseline)}
+        </Link>
+      )}{' '}
       <button type="button" class="pill" aria-keyshortcuts="b" onClick={() => setBaseline(null)}>
         Remove the baseline ✕
       </button>

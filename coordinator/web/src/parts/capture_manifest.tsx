@@ -1,12 +1,12 @@
 // What a capture holds: its cause, how complete it is, the snapshot of each rank to download, and how
 // its ranks stand in their collectives.
 
-import { link } from '../address';
 import { picklePath, report, snapshotPath } from '../api';
 import type { Capture, Collectives, Part } from '../types';
 import { bytes, duration, isKnown, plural, whole } from '../units';
 import { spaced, trigger } from '../words';
 import { Age, Chip, Facts, List, Soft, Time } from './basics';
+import { Link } from './link';
 import { Table } from './table';
 
 interface ManifestOf {
@@ -23,7 +23,7 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
   return (
     <>
       <p>
-        <Chip name={capture.state} /> <a href={link('capture', capture.id)}>{capture.id}</a>
+        <Chip name={capture.state} /> <Link view="capture" id={capture.id}>{capture.id}</Link>
         {step
           ? `: ${whole(capture.aligned)} of ${plural(ranks, 'rank')} at the end of ${unit} ${whole(step)}`
           : `: ${plural(ranks, 'rank')}, each at its own ${unit}`}

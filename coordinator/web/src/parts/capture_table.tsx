@@ -1,10 +1,10 @@
 // Captures in a table.
 
-import { link } from '../address';
 import type { Capture } from '../types';
 import { whole } from '../units';
 import { spaced, trigger } from '../words';
 import { Chip, Time } from './basics';
+import { Link } from './link';
 import { Table } from './table';
 
 export const CaptureTable = ({ captures }: { captures: Capture[] }) => (
@@ -13,7 +13,7 @@ export const CaptureTable = ({ captures }: { captures: Capture[] }) => (
     empty="no capture yet"
     rows={captures}
     columns={[
-      { title: 'capture', cell: of => <a href={link('capture', of.id)}>{of.id}</a> },
+      { title: 'capture', cell: of => <Link view="capture" id={of.id}>{of.id}</Link> },
       { title: 'state', cell: of => <Chip name={of.state} /> },
       { title: 'trigger', cell: trigger },
       { title: 'step', cell: of => (of.step ? whole(of.step) : '–'), number: true },

@@ -66,7 +66,6 @@ interface FoundOf {
 
 function Found({ path, sides, unit }: FoundOf) {
   const { data, error } = useAnswer<Differences>(path, EVERY_MS);
-  if (error && report) return <Soft>A report does not hold this; the coordinator's page shows it.</Soft>;
   if (error) return <p class="soft">{error.message}</p>;
   if (!data) return <Soft>comparing…</Soft>;
   return (

@@ -2,14 +2,13 @@
 
 import type { ComponentChildren } from 'preact';
 
-import { link } from '../address';
-import { rankLink } from '../ranks';
 import { isSilenced, marks } from '../thread';
 import { useTitle } from '../title';
 import type { Incident, Rank } from '../types';
 import { unitOf } from '../units';
 import { endOf, hasDied } from '../words';
 import { Age, Chip, Frame, Soft } from './basics';
+import { Link } from './link';
 import { Text } from './six_answers';
 
 /** `rank` is the rank of the incident, where it is known. */
@@ -20,7 +19,7 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
   return (
     <article class={`alert ${tone}`}>
       <p class="sentence">
-        <a href={link('incident', id)}>{end ?? sentence}</a>
+        <Link view="incident" id={id}>{end ?? sentence}</Link>
       </p>
       {end ? <p>{`Before its end: ${sentence}`}</p> : null}
       <p class="line-of-facts">
@@ -28,10 +27,10 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
         <Chip name={incident.class} />
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
         <Fact name="job">
-          <a href={link('job', job)}>{job}</a>
+          <Link view="job" id={job}>{job}</Link>
         </Fact>
         <Fact name="rank">
-          <a href={rankLink(job, incident.rank)}>{incident.rank}</a>
+          <Link view="job" id={job} values={{ rank: incident.rank }}>{incident.rank}</Link>
         </Fact>
         <Fact name="line">{culprit ? <Frame of={culprit} /> : answers?.line.text}</Fact>
         {answers?.growth.map(of => <Fact name={of.title}>{of.text}</Fact>)}

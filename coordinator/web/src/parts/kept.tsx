@@ -7,7 +7,7 @@
 
 import { useMemo, useRef, useState } from 'preact/hooks';
 
-import { link, look, type Span } from '../address';
+import { look, type Span } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report, requestCapture } from '../api';
 import { baselineIn } from '../baseline';
@@ -16,6 +16,8 @@ import { memtape } from '../terminal';
 import type { Capture, Kept, KeptLine } from '../types';
 import { bytes, plural, whole } from '../units';
 import { Command, Section, Size, Soft, Stack } from './basics';
+import { Link } from './link';
+import { NotHeld } from './missing';
 import { Table } from './table';
 
 interface KeptOf {
@@ -103,7 +105,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
     () => data?.stacks.map(of => ({ ...of, peer_bytes: of.peer_bytes ?? 0 })) ?? [],
     [data],
   );
-  if (error && report) return <Soft>A report does not hold this; the coordinator's page shows it.</Soft>;
+  if (error && report) return <NotHeld />;
   if (error) return <p class="error">{error.message}</p>;
   if (!data) return <Soft>counting…</Soft>;
   const hasOthers = isCompared(data);
@@ -115,7 +117,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
         {` in ${plural(data.blocks, 'block')} alive at the end of ${end}`}
         {steps && data.step > steps.to ? `, ${plural(data.step - steps.to, unit)} after the range` : ''}
         {' ('}
-        <a href={link('capture', capture.id)}>{capture.id}</a>
+        <Link view="capture" id={capture.id}>{capture.id}</Link>
         {')'}
         {hasOthers
           ? `; ${othersOf(data)}: ${bytes(data.peer_bytes)}`
@@ -139,7 +141,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
       />
       <KeptLines kept={data} unit={unit} />
       <Notes of={data} />
-      <Command line={command(data, steps)} />
+      {report ? null : <Command line={command(data, steps)} />}
     </>
   );
 }

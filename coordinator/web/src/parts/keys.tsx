@@ -1,15 +1,15 @@
 // The keys of the page, its dialogs, and the buttons that open them without keys.
 //
-// Keys do nothing while one types in a field or a dialog is open.
+// Keys do nothing while one types in a field or a dialog is open. A report has none: it holds few
+// views, and nothing in it can be changed.
 
 import { signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 
 import { address, link, numberIn } from '../address';
-import { get, paths, report } from '../api';
+import { get, paths } from '../api';
 import { setBaseline } from '../baseline';
 import { besides } from '../captures';
-import { isHere } from '../entries';
 import { KEYS, wishOf, type Wish } from '../keys';
 import { turnEvent } from '../slide';
 import type { Capture, Captures, Incident, Ranks } from '../types';
@@ -63,16 +63,10 @@ function isTyping({ target }: KeyboardEvent): boolean {
 
 function grant(wish: Wish) {
   if (wish.kind === 'find' || wish.kind === 'keys') open.value = wish.kind;
-  else if (wish.kind === 'go') go(wish.view);
+  else if (wish.kind === 'go') location.hash = link(wish.view);
   else if (wish.kind === 'baseline') void takeBaseline();
   else if (wish.kind === 'capture') void goToCapture(wish.which);
   else if (wish.kind === 'event') turnEvent(wish.which);
-}
-
-/** To a view; a report has its start in place of the jobs, and may lack the others. */
-function go(view: string) {
-  if (report && view === 'jobs') location.hash = link(...report.start);
-  else if (isHere(view)) location.hash = link(view);
 }
 
 /** To the capture before or after the one in view; from a job or an incident to the newest one. */
@@ -82,8 +76,7 @@ async function goToCapture(which: 'before' | 'after') {
     const { job, capture } = await inView();
     if (job === null) return;
     const { captures } = await get<Captures>(paths.captures(job));
-    const here = captures.filter(of => isHere(paths.capture(of.id)));
-    const next = besides(here, capture)[which];
+    const next = besides(captures, capture)[which];
     // Meanwhile one may have gone elsewhere.
     if (next && location.href === href) location.hash = link('capture', next.id, { rank: numberIn('rank') });
   } catch {
@@ -94,7 +87,6 @@ async function goToCapture(which: 'before' | 'after') {
 /** Takes the run or the capture in view as the baseline. */
 async function takeBaseline() {
   const { view, id } = address.value;
-  if (report) return;
   try {
     if (view === 'capture') return setBaseline({ kind: 'capture', id });
     const { job, attempt } =

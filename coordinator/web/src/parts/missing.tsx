@@ -2,6 +2,7 @@
 // refused it, or knows no such thing.
 
 import { NotFound, report } from '../api';
+import { Soft } from './basics';
 
 // What to do where an id is not known.
 const UNKNOWN: Record<string, string> = {
@@ -9,6 +10,11 @@ const UNKNOWN: Record<string, string> = {
   incident: 'It may have been forgotten, or be of another coordinator. memtape incidents lists all.',
   capture: 'It may have been deleted to make room. memtape captures lists all.',
 };
+
+/** A part of a view that the report lacks. */
+export const NotHeld = () => (
+  <Soft>A report does not hold this; the coordinator's page shows it.</Soft>
+);
 
 export function Missing({ view, id, error }: { view: string; id: string; error: Error | null }) {
   if (!error) return <p class="soft">asking the coordinator…</p>;

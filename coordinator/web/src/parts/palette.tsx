@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
 import { address, numberIn } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report } from '../api';
+import { paths } from '../api';
 import { entriesOf } from '../entries';
 import { fitting, isFind, keyOf, type Entry } from '../keys';
 import type { Capture, Captures, Incident, Incidents, Jobs, Ranks } from '../types';
@@ -135,12 +135,9 @@ function useEntries(): Entry[] {
   const job = view === 'job' ? id : (capture?.job ?? incident?.job ?? null);
   const attempt = capture?.attempt ?? incident?.attempt ?? numberIn('attempt');
   const ranks = useAnswer<Ranks>(job === null ? null : paths.ranks(job, attempt)).data;
-  // A report has the lists of one job alone.
-  const isAsked = !report || job !== null;
-  const of = report ? job : null;
-  const jobs = useAnswer<Jobs>(report ? null : paths.jobs).data;
-  const incidents = useAnswer<Incidents>(isAsked ? paths.incidents(of) : null).data;
-  const captures = useAnswer<Captures>(isAsked ? paths.captures(of) : null).data;
+  const jobs = useAnswer<Jobs>(paths.jobs).data;
+  const incidents = useAnswer<Incidents>(paths.incidents()).data;
+  const captures = useAnswer<Captures>(paths.captures()).data;
   return useMemo(
     () =>
       entriesOf({

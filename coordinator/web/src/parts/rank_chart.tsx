@@ -11,6 +11,7 @@ import { baselineIn, isBaseline } from '../baseline';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
 import type { Series, Capture, Incident, Ranks } from '../types';
+import { NotHeld } from './missing';
 
 const PEERS_DRAWN_MAX = 7;
 const EVERY_MS = 5000;
@@ -54,6 +55,7 @@ export function RankChart(of: RankChartOf) {
   const baseline = useAnswer<Series>(beside && paths.series(beside), EVERY_MS).data;
   const kept = useMemo(() => series, series);
   const found = own.data?.account;
+  if (own.error && report) return <NotHeld />;
   // A failure is no growth: nothing of it can be drawn but its step.
   const drawn = incident?.layer === 'process' ? null : incident;
   return (

@@ -1,9 +1,9 @@
 // The table of ranks: what each holds now.
 
-import { rankLink } from '../ranks';
 import type { Incident, Rank } from '../types';
 import { whole } from '../units';
 import { Chip, Size } from './basics';
+import { Link } from './link';
 import { Table, type Column } from './table';
 
 interface RankTableOf {
@@ -49,7 +49,7 @@ function columns(job: string, unit: string): Column<Rank>[] {
   return [
     {
       title: 'rank',
-      cell: row => <a href={rankLink(job, row.rank)}>{String(row.rank)}</a>,
+      cell: row => <Link view="job" id={job} values={{ rank: row.rank }}>{String(row.rank)}</Link>,
       sort: row => row.rank,
     },
     {

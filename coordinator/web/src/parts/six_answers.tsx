@@ -3,11 +3,9 @@
 
 import type { ComponentChildren } from 'preact';
 
-import { link } from '../address';
-import { report } from '../api';
-import { rankLink } from '../ranks';
 import type { Answer, Incident, Rank } from '../types';
 import { Age, Chip, Frame } from './basics';
+import { Link } from './link';
 
 interface AnswersOf {
   incident: Incident;
@@ -24,7 +22,7 @@ export function SixAnswers({ incident, rank, related }: AnswersOf) {
   return (
     <dl class="answers">
       <Box of={answers.rank} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
-        <a href={rankLink(job, incident.rank)}>{answers.rank.text}</a>
+        <Link view="job" id={job} values={{ rank: incident.rank }}>{answers.rank.text}</Link>
       </Box>
       <Box of={answers.time}>
         <Text of={answers.time} />
@@ -84,6 +82,8 @@ export function WithLinks({ text, ids }: { text: string; ids: string[] }) {
   );
 }
 
-/** An incident by its id. A report holds one incident only, and names the others. */
-export const IncidentLink = ({ id }: { id: string }) =>
-  report ? <code>{id}</code> : <a href={link('incident', id)}>{id}</a>;
+export const IncidentLink = ({ id }: { id: string }) => (
+  <Link view="incident" id={id}>
+    <code>{id}</code>
+  </Link>
+);

@@ -1,10 +1,11 @@
 // What happened in an attempt, newest first: incidents, captures, decisions and their verdicts, ends
 // of ranks, and what people did and wrote.
 
-import { link, stepsIn } from '../address';
+import { stepsIn } from '../address';
 import { plural, whole } from '../units';
 import { events, type Event, type History } from '../words';
 import { Soft, Time } from './basics';
+import { Link } from './link';
 
 const EVENTS_SHOWN_MAX = 50;
 
@@ -37,7 +38,7 @@ function Row({ event, unit }: { event: Event; unit: string }) {
         {symbol}
       </span>
       <div>
-        {view && id ? <a href={link(view, id)}>{text}</a> : text}
+        {view ? <Link view={view} id={id}>{text}</Link> : text}
         {note === undefined ? null : <p class="note">{note}</p>}
       </div>
     </li>

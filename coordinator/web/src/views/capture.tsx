@@ -1,18 +1,18 @@
 // One capture: what it holds, the incidents that rest on it, and what a terminal shows of it.
 
-import { link, look, numberIn, stepsIn, type Span } from '../address';
+import { look, numberIn, stepsIn, type Span } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report } from '../api';
+import { isHere, paths, report } from '../api';
 import { besides } from '../captures';
-import { isHere } from '../entries';
 import { SetBaseline } from '../parts/baseline';
 import { Section, Soft } from '../parts/basics';
 import { Manifest } from '../parts/capture_manifest';
 import { IncidentCard } from '../parts/incident_card';
 import { KeptIn } from '../parts/kept';
+import { Link } from '../parts/link';
 import { Missing } from '../parts/missing';
 import { SegmentsOfRank } from '../parts/segments';
-import { TerminalLines } from '../parts/terminal';
+import { InTerminal } from '../parts/terminal';
 import { linesOfCapture } from '../terminal';
 import { useTitle } from '../title';
 import type { Capture, Captures, Collectives, Incidents } from '../types';
@@ -29,7 +29,8 @@ export function CaptureView({ id }: { id: string }) {
   useTitle(capture ? sentence(capture) : id);
   if (!capture) return <Missing view="capture" id={id} error={error} />;
   const resting = incidents?.incidents.filter(of => of.capture_id === id) ?? [];
-  const { before, after } = besides(others?.captures ?? [], id);
+  const here = others?.captures.filter(of => isHere(paths.capture(of.id))) ?? [];
+  const { before, after } = besides(here, id);
   const unit = unitOf(resting[0]);
   return (
     <div class="capture">
@@ -37,7 +38,7 @@ export function CaptureView({ id }: { id: string }) {
         <h1>{`Capture ${capture.id}`}</h1>
         <p class="line-of-facts">
           <span>
-            of job <a href={link('job', capture.job)}>{capture.job}</a>, attempt {capture.attempt}
+            of job <Link view="job" id={capture.job}>{capture.job}</Link>, attempt {capture.attempt}
           </span>
           <Besides before={before} after={after} />
           {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
@@ -56,9 +57,7 @@ export function CaptureView({ id }: { id: string }) {
           ))}
           {resting.length === 0 ? <Soft>none</Soft> : null}
         </Section>
-        <Section title="In a terminal">
-          <TerminalLines of={linesOfCapture(capture, before)} />
-        </Section>
+        <InTerminal of={linesOfCapture(capture, before)} />
       </div>
     </div>
   );
@@ -78,16 +77,18 @@ function MemoryOf({ capture, first, unit }: { capture: Capture; first: number | 
   const steps = upTo(at === null ? null : Math.min(at, last), stepsIn());
   return (
     <>
-      <p class="pills">
-        <label>
-          {'rank '}
-          <select value={String(rank)} onChange={choose}>
-            {held.map(number => (
-              <option value={String(number)}>{number}</option>
-            ))}
-          </select>
-        </label>
-      </p>
+      {held.some(number => number !== rank) ? (
+        <p class="pills">
+          <label>
+            {'rank '}
+            <select value={String(rank)} onChange={choose}>
+              {held.map(number => (
+                <option value={String(number)}>{number}</option>
+              ))}
+            </select>
+          </label>
+        </p>
+      ) : null}
       <SegmentsOfRank capture={capture} rank={rank} device={numberIn('device')} unit={unit} />
       <Section title={`What rank ${rank} holds, by line${steps ? `, of ${unit}s ${steps.from} to ${steps.to}` : ''}`}>
         <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
@@ -108,20 +109,20 @@ const sentence = ({ aligned, ranks, step, job }: Capture): string =>
     ? `Capture of ${whole(aligned)} of ${plural(ranks, 'rank')} of ${job} at step ${whole(step)}`
     : `Capture of ${plural(ranks, 'rank')} of ${job}`;
 
-/** The neighbours in time. A report holds one capture alone. */
+/** The neighbours in time. */
 function Besides({ before, after }: { before: Capture | null; after: Capture | null }) {
-  if (report) return null;
+  const values = { rank: numberIn('rank') };
   return (
     <>
       {before ? (
-        <a href={link('capture', before.id, { rank: numberIn('rank') })} rel="prev" title="key [" aria-keyshortcuts="[">
+        <Link view="capture" id={before.id} values={values} rel="prev" title="key [" keys="[">
           ← capture before
-        </a>
+        </Link>
       ) : null}
       {after ? (
-        <a href={link('capture', after.id, { rank: numberIn('rank') })} rel="next" title="key ]" aria-keyshortcuts="]">
+        <Link view="capture" id={after.id} values={values} rel="next" title="key ]" keys="]">
           capture after →
-        </a>
+        </Link>
       ) : null}
     </>
   );

@@ -2,11 +2,11 @@
 
 import { useAnswer, useAnswers } from '../answers';
 import { paths } from '../api';
-import { link } from '../address';
 import { Strip } from '../charts/strip';
 import { Age, Chip, Section, Soft } from '../parts/basics';
 import { Filter, filtered } from '../parts/filter';
 import { IncidentCard } from '../parts/incident_card';
+import { Link } from '../parts/link';
 import { Missing } from '../parts/missing';
 import { Table } from '../parts/table';
 import { rankIn } from '../ranks';
@@ -89,10 +89,10 @@ function AgentsGone({ nodes }: { nodes: Node[] }) {
   return (
     <p class="banner">
       <Chip name="disconnected" />{' '}
-      <a href={link('nodes')}>
+      <Link view="nodes">
         {`${whole(gone.length)} of ${plural(nodes.length, 'agent')}`}
         {gone.length === 1 ? ' does not report' : ' do not report'}
-      </a>
+      </Link>
       {`: ${someOf(gone.map(node => node.node))}`}
     </p>
   );
@@ -160,7 +160,7 @@ function JobTable({ jobs }: { jobs: Job[] }) {
             cell: of => <Chip name={of.state} kind={of.class ?? undefined} />,
             sort: place,
           },
-          { title: 'job', cell: of => <a href={link('job', of.job)}>{of.job}</a>, sort: of => of.job },
+          { title: 'job', cell: of => <Link view="job" id={of.job}>{of.job}</Link>, sort: of => of.job },
           {
             title: 'median and highest rank',
             cell: of => (drawn.has(of.job) ? <Strip job={of} /> : '–'),

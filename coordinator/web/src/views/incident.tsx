@@ -8,22 +8,25 @@
 import type { ComponentChildren } from 'preact';
 import { useMemo } from 'preact/hooks';
 
-import { link, stepsIn } from '../address';
+import { stepsIn } from '../address';
 import { useAnswer } from '../answers';
-import { origin, paths, report } from '../api';
+import { paths, report } from '../api';
 import { ActionTable } from '../parts/action_table';
-import { Age, Chip, Command, Facts, Section, Size, Soft, Time } from '../parts/basics';
+import { Age, Chip, Facts, Section, Size, Soft, Time } from '../parts/basics';
 import { Manifest } from '../parts/capture_manifest';
 import { Evidence } from '../parts/evidence';
 import { Headline, Marks } from '../parts/incident_card';
 import { KeptInRange } from '../parts/kept';
+import { Link } from '../parts/link';
 import { Missing } from '../parts/missing';
 import { RankChart } from '../parts/rank_chart';
 import { IncidentLink, SixAnswers, WithLinks } from '../parts/six_answers';
 import { SourceOfIncident } from '../parts/source';
+import { InTerminal } from '../parts/terminal';
 import { ThreadForm } from '../parts/thread_form';
 import { Timeline } from '../parts/timeline';
 import { rankIn } from '../ranks';
+import { linesOfIncident } from '../terminal';
 import { isSilenced } from '../thread';
 import type {
   Actions,
@@ -35,7 +38,7 @@ import type {
   Rank,
   Ranks,
 } from '../types';
-import { isKnown, plural, unitOf, whole } from '../units';
+import { plural, unitOf, whole } from '../units';
 import { spaced } from '../words';
 
 export { Alternatives } from '../parts/evidence';
@@ -91,7 +94,7 @@ function Known({ incident }: { incident: Incident }) {
       </div>
       <div>
         <CaptureOf incident={incident} />
-        <Commands of={incident} />
+        <InTerminal of={linesOfIncident(incident)} />
       </div>
     </div>
   );
@@ -119,7 +122,7 @@ function Head({ incident, rank, related, reported }: HeadOf) {
         <Chip name={incident.class} />
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
         <span>
-          job <a href={link('job', incident.job)}>{incident.job}</a>
+          job <Link view="job" id={incident.job}>{incident.job}</Link>
         </span>
         <span>
           opened <Age at={incident.opened_wall_ns} />
@@ -244,28 +247,15 @@ function CaptureOf({ incident }: { incident: Incident }) {
       {capture ? (
         <>
           <p>
-            <a href={link('capture', id, { rank: incident.rank })}>
+            <Link view="capture" id={id} values={{ rank: incident.rank }}>
               {`${report ? 'Lines' : 'Segments, blocks and lines'} of rank ${incident.rank} in this capture`}
-            </a>
+            </Link>
           </p>
           <Manifest capture={capture} collectives={collectives} unit={unitOf(incident)} />
         </>
       ) : (
         <Soft>{error ? `${id}: ${error.message}` : `asking for ${id}…`}</Soft>
       )}
-    </Section>
-  );
-}
-
-function Commands({ of: { id, capture_id: capture, rank } }: { of: Incident }) {
-  const from = `--coordinator ${origin}`;
-  return (
-    <Section title="In a terminal">
-      <Command line={`memtape show ${id} ${from}`} />
-      <Command line={`memtape report ${id} ${from} -o ${id}.html`} />
-      {isKnown(capture) ? (
-        <Command line={`memtape export ${capture} --rank ${rank} ${from} -o rank${rank}.pickle`} />
-      ) : null}
     </Section>
   );
 }
