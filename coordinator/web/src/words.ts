@@ -128,13 +128,20 @@ export function joined(actions: Action[]): Joined[] {
 export const trigger = ({ trigger: name, trigger_rank: rank }: Capture): string =>
   `${name === 'oom' ? 'out of memory' : spaced(name)}${isKnown(rank) ? ` of rank ${rank}` : ''}`;
 
+// Conditions that hold, or happened.
+const STEADY_LAYERS: Incident['layer'][] = ['process', 'progress', 'spread', 'retries', 'churn'];
+
+/** Whether something grows in an incident. */
+export const isGrowth = ({ layer }: Incident): boolean => !STEADY_LAYERS.includes(layer);
+
 /** How an incident began. */
 function beginning(of: Incident): string {
   const at = `${unitOf(of)} ${whole(of.onset_step)}`;
   if (of.layer === 'progress' && of.scope === 'all_ranks')
     return `the job stands still, rank ${of.rank} at ${at}`;
   if (of.layer === 'process') return `${spaced(of.class)} on rank ${of.rank} after ${at}`;
-  return `growth on rank ${of.rank} detected, began at ${at}`;
+  const what = isGrowth(of) ? 'growth' : spaced(of.class);
+  return `${what} on rank ${of.rank} detected, began at ${at}`;
 }
 
 /** Something that happened in an attempt; with the view that shows more of it. */

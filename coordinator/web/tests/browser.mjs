@@ -142,13 +142,17 @@ export const cut = (page, isPaper = false) =>
 const CONTROLS =
   'a, button, input, select, summary, meter, [tabindex]:not(main), [role=slider], [role=img], [role=application], dialog';
 
-/** Controls that a screen reader says nothing of. */
+/** Controls of which a screen reader says nothing, and lists and sections of nothing. */
 export const nameless = page =>
   page.evaluate(
-    controls =>
-      [...document.querySelectorAll(controls)]
-        .filter(node => !node.textContent.trim() && !node.getAttribute('aria-label') && !node.labels?.length)
-        .map(node => `without a name: ${node.outerHTML.slice(0, 100)}`),
+    controls => {
+      const silent = selector => [...document.querySelectorAll(selector)].filter(node => !node.textContent.trim());
+      const unnamed = silent(controls).filter(node => !node.getAttribute('aria-label') && !node.labels?.length);
+      return [
+        ...unnamed.map(node => `without a name: ${node.outerHTML.slice(0, 100)}`),
+        ...silent('dl, ul, ol, section').map(node => `empty: ${node.outerHTML.slice(0, 100)}`),
+      ];
+    },
     CONTROLS,
   );
 

@@ -196,6 +196,22 @@ test('what people did and verdicts stand among the events of an incident, and a 
   );
 });
 
+test('an incident begins with growth only where something grows', () => {
+  const beginning = of => {
+    const incident = incidentOf('j', { onset_step: 113, ...of });
+    return words.events({ incidents: [incident], captures: [], ranks: [], actions: [] })[0].text;
+  };
+  for (const [of, text] of [
+    [{ layer: 'host' }, 'growth on rank 2 detected, began at step 113'],
+    [{ layer: 'spread', class: 'imbalance' }, 'imbalance on rank 2 detected, began at step 113'],
+    [{ layer: 'progress', class: 'desynchronised' }, 'desynchronised on rank 2 detected, began at step 113'],
+    [{ layer: 'progress', scope: 'all_ranks' }, 'the job stands still, rank 2 at step 113'],
+    [{ layer: 'process', class: 'died' }, 'died on rank 2 after step 113'],
+  ]) {
+    assert.equal(beginning(of), text);
+  }
+});
+
 test('each deed of the API has words of its own, and that of a newer coordinator is readable', async () => {
   const { components } = JSON.parse(await readFile(new URL('../../src/http/openapi.json', import.meta.url)));
   const names = components.schemas.Deed.enum ?? components.schemas.Deed.oneOf.map(of => of.const);

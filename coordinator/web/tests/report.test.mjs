@@ -173,6 +173,24 @@ describe('a report', { skip: noBrowser }, () => {
       none('the thread', await cut(page), await violations(page));
     }));
 
+  test('says of a standstill nothing that only growth and lines have', () => {
+    const { subject, answers: known } = INCIDENT;
+    const of = { ...subject, layer: 'progress', class: 'desynchronised', ranks: 8, culprit: null, unexplained_bytes: 0 };
+    const answers = {
+      ...known,
+      [paths.incident(of.id)]: { ...of, answers: { ...of.answers, growth: [] } },
+      [decodeURIComponent(paths.incidents(of.job))]: { incidents: [of] },
+    };
+    return opened('standstill', reportOf(of.id, { subject, answers }), async page => {
+      const figures = page.locator('section').filter({ has: page.getByRole('heading', { name: 'Figures' }) });
+      assert.deepEqual(await figures.locator('dt').allInnerTexts(), ['began', 'detected', 'compared with', 'opened']);
+      none('the incident', await nameless(page));
+      await page.goto(page.url().replace(/#.*/, `#/job/${of.job}`));
+      await page.getByRole('heading', { name: `Job ${of.job}` }).waitFor();
+      assert.doesNotMatch(await page.locator('.alert').innerText(), /\bline\b/);
+    });
+  });
+
   test('leads from view to view, and back to its start', () =>
     opened('links', reportOf('inc-train-7b', INCIDENT), async page => {
       const back = page.getByRole('link', { name: 'Back to the start' });

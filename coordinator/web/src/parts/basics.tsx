@@ -69,12 +69,13 @@ export const Stack = ({ of }: { of: FrameOf[] }) => (
 
 export const Soft = ({ children }: { children: ComponentChildren }) => <p class="soft">{children}</p>;
 
-/** Names with their values; what is null is left out. */
-export const Facts = ({ of }: { of: ([string, ComponentChildren] | null)[] }) => (
-  <dl>
-    {of.map(pair => pair && [<dt key={pair[0]}>{pair[0]}</dt>, <dd>{pair[1]}</dd>])}
-  </dl>
-);
+/** Names with their values; what is null is left out, and so is a list without any. */
+export const Facts = ({ of }: { of: ([string, ComponentChildren] | null)[] }) =>
+  of.some(pair => pair) ? (
+    <dl>
+      {of.map(pair => pair && [<dt key={pair[0]}>{pair[0]}</dt>, <dd>{pair[1]}</dd>])}
+    </dl>
+  ) : null;
 
 /** Sentences; `empty` where there is none. */
 export const List = ({ of, empty }: { of: string[] | null | undefined; empty: string }) =>

@@ -32,7 +32,11 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
         <Fact name="rank">
           <Link view="job" id={job} values={{ rank: incident.rank }}>{incident.rank}</Link>
         </Fact>
-        <Fact name="line">{culprit ? <Frame of={culprit} /> : answers?.line.text}</Fact>
+        {culprit ? (
+          <Fact name="line">
+            <Frame of={culprit} />
+          </Fact>
+        ) : null}
         {answers?.growth.map(of => <Fact name={of.title}>{of.text}</Fact>)}
         {state === 'open' ? (
           <Open incident={incident} hasEnded={end !== null} />
@@ -49,16 +53,17 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
 }
 
 function Open({ incident, hasEnded }: { incident: Incident; hasEnded: boolean }) {
-  const { answers, layer, opened_wall_ns: opened } = incident;
-  const isOver = hasEnded || layer === 'process';
+  const { answers, opened_wall_ns: opened } = incident;
+  // The sentence and the class say all of a failure.
+  const isFailure = incident.layer === 'process';
   return (
     <>
-      {isOver || !answers ? null : (
+      {isFailure || hasEnded || !answers ? null : (
         <Fact name={answers.time.title.toLowerCase()}>
           <Text of={answers.time} />
         </Fact>
       )}
-      <span class="fact">{answers?.kind.text}</span>
+      {isFailure ? null : <span class="fact">{answers?.kind.text}</span>}
       <Fact name="opened">
         <Age at={opened} />
       </Fact>

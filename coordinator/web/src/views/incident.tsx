@@ -8,6 +8,7 @@
 import type { ComponentChildren } from 'preact';
 import { useMemo } from 'preact/hooks';
 
+import { ACCOUNTS } from '../account';
 import { stepsIn } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
@@ -39,7 +40,7 @@ import type {
   Ranks,
 } from '../types';
 import { plural, unitOf, whole } from '../units';
-import { spaced } from '../words';
+import { isGrowth, spaced } from '../words';
 
 export { Alternatives } from '../parts/evidence';
 
@@ -160,36 +161,34 @@ function Head({ incident, rank, related, reported }: HeadOf) {
 
 // --- the figures --------------------------------------------------------------
 
-/** Layers of conditions that hold, or happened; nothing grows in them. */
-const STEADY_LAYERS: Incident['layer'][] = ['process', 'progress', 'spread', 'retries', 'churn'];
-
-/** The figures of a growth, or when a failure happened. */
+/** The figures of what grows or holds. Its sentence and its thread say all of a failure. */
 function Figures({ of }: { of: Incident }) {
+  if (of.layer === 'process') return null;
   const unit = unitOf(of);
   const at = (step: number) => `${unit} ${whole(step)}`;
-  const isGrowth = !STEADY_LAYERS.includes(of.layer);
-  const isFailure = of.layer === 'process';
+  const grows = isGrowth(of);
+  const isInPart = of.explained_bytes > 0 && of.unexplained_bytes > 0;
   const part = (name: string, bytes: number): [string, ComponentChildren] | null =>
-    bytes > 0 ? [name, <><Size of={bytes} />{`, at ${at(of.last_step)}`}</>] : null;
+    isInPart ? [name, <><Size of={bytes} />{`, at ${at(of.last_step)}`}</>] : null;
   return (
-    <Section title={isGrowth ? 'Growth' : 'Figures'}>
+    <Section title={grows ? 'Growth' : 'Figures'}>
       <div class="columns">
         <Facts
           of={[
             ...(of.answers?.growth ?? []).map(
               ({ title, text, detail }): [string, string] => [title, `${text}, ${detail}`],
             ),
-            isGrowth ? ['what grows', spaced(of.layer)] : null,
+            grows ? ['what grows', ACCOUNTS[of.layer] ?? spaced(of.layer)] : null,
             part('of it explained', of.explained_bytes),
             part('not explained', of.unexplained_bytes),
           ]}
         />
         <Facts
           of={[
-            [isFailure ? 'after' : 'began', at(of.onset_step)],
-            isFailure ? null : ['detected', at(of.detected_step)],
+            ['began', at(of.onset_step)],
+            ['detected', at(of.detected_step)],
             of.peers > 0 ? ['compared with', plural(of.peers, 'peer')] : null,
-            of.ranks > 1 ? ['grow alike', plural(of.ranks, 'rank')] : null,
+            grows && of.ranks > 1 ? ['grow alike', plural(of.ranks, 'rank')] : null,
             ['opened', <Time at={of.opened_wall_ns} />],
             of.closed_wall_ns ? ['closed', <Time at={of.closed_wall_ns} />] : null,
           ]}
