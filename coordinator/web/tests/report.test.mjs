@@ -143,6 +143,8 @@ describe('a report', { skip: noBrowser }, () => {
         assert.ok(text.includes(part), part);
       }
       await page.locator('.uplot canvas').first().waitFor();
+      const source = await page.getByRole('figure').filter({ hasText: '▶ 123' }).locator('figcaption').innerText();
+      assert.match(source, new RegExp(`${CULPRIT.file}:${CULPRIT.line} +${CULPRIT.function}\\s+everybody who has this report`));
       await offersNothing(page);
       assert.equal(await page.title(), `${INCIDENT.subject.sentence} · Memtape`);
       for (const [width, colorScheme] of [[360, 'dark'], [1280, 'light']]) {

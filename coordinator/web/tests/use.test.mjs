@@ -51,7 +51,7 @@ describe('sources', { skip: noBrowser }, () => {
   test('a line is shown in its file, on demand', async () => {
     await to('#/job/train-7b');
     assert.equal(await table().locator('pre').count(), 0);
-    await table().getByText('source', { exact: true }).first().click();
+    await table().getByText(/^source of \S+:\d+$/).first().click();
     assert.match(await table().locator('pre').innerText(), /▶ \d+ {6}losses\.append\(loss\)/);
     none('a source', await violations(page));
     await to(INCIDENT);
@@ -60,7 +60,7 @@ describe('sources', { skip: noBrowser }, () => {
 
   test('the table says why a line is not shown', async () => {
     await to('#/job/eval');
-    await table().getByText('source', { exact: true }).first().click();
+    await table().getByText(/^source of \S+:\d+$/).first().click();
     await table().getByText('below no folder of --source-dir').waitFor();
   });
 });

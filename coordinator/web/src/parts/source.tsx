@@ -5,7 +5,8 @@ import { useSignal } from '@preact/signals';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
 import type { Frame, SourceLines } from '../types';
-import { Section, Soft } from './basics';
+import { lineOf } from '../words';
+import { Frame as Line, Section, Soft } from './basics';
 
 interface SourceOf {
   job: string;
@@ -21,8 +22,8 @@ export function SourceOfIncident({ job, attempt, frame }: SourceOf) {
   const path = mayBeShown(frame) ? paths.source(job, attempt, frame) : null;
   const { data } = useAnswer<SourceLines>(path, 0);
   return data?.lines.length ? (
-    <Section title={`The line, in ${data.file}`}>
-      <Excerpt of={data} />
+    <Section title="The line in its file">
+      <Excerpt of={data} frame={frame} />
     </Section>
   ) : null;
 }
@@ -33,7 +34,7 @@ export function SourceOnDemand(of: SourceOf) {
   if (report || !mayBeShown(of.frame)) return null;
   return (
     <details class="source" onToggle={event => (isOpen.value = event.currentTarget.open)}>
-      <summary>source</summary>
+      <summary>{`source of ${lineOf(of.frame).replace(/.*\//, '')}`}</summary>
       {isOpen.value ? <Shown {...of} /> : null}
     </details>
   );
@@ -41,12 +42,20 @@ export function SourceOnDemand(of: SourceOf) {
 
 function Shown({ job, attempt, frame }: SourceOf) {
   const { data, error } = useAnswer<SourceLines>(paths.source(job, attempt, frame), 0);
-  if (data?.lines.length) return <Excerpt of={data} />;
+  if (data?.lines.length) return <Excerpt of={data} frame={frame} />;
   return <Soft>{data?.not_shown ?? error?.message ?? 'reading the file'}</Soft>;
 }
 
-const Excerpt = ({ of }: { of: SourceLines }) => (
-  <>
+const READERS = report
+  ? 'everybody who has this report can read it'
+  : 'only operators of the job see it';
+
+const Excerpt = ({ of, frame }: { of: SourceLines; frame: Frame }) => (
+  <figure>
+    <figcaption>
+      <Line of={frame} />
+      <span>{READERS}</span>
+    </figcaption>
     {of.is_newer ? (
       <p class="error">This file was changed after the job began: the line may be another.</p>
     ) : null}
@@ -57,5 +66,5 @@ const Excerpt = ({ of }: { of: SourceLines }) => (
         return <span class={isIt ? 'culprit' : ''}>{`${isIt ? '▶' : ' '} ${number}  ${text}\n`}</span>;
       })}
     </pre>
-  </>
+  </figure>
 );
