@@ -1,7 +1,8 @@
 // The accounts of a rank over its steps: what they are called, which one a view shows, and their
-// values as text. Pure but for the address.
+// values as text. Pure but for the address and the report.
 
 import { address } from './address';
+import { paths, report } from './api';
 import type { Incident } from './types';
 import { bytes, isKnown, whole } from './units';
 
@@ -24,11 +25,14 @@ export const ACCOUNTS: Record<string, string> = {
 /** Accounts that one chart shows together. */
 export const TOGETHER = ['allocated', 'peak', 'reserved'];
 
+/** The incident of a report: the report holds the steps of its account, and of no other. */
+const ofReport = report?.answers[paths.incident(report.start[1])] as Incident | undefined;
+
 /** The account of the address, else the one that grows in the incident, else the minimum. */
 export function accountFor(incident: Incident | null | undefined): string {
   const chosen = address.value.query.get('account') ?? '';
   if (Object.hasOwn(ACCOUNTS, chosen)) return chosen;
-  const grows = incident?.layer ?? '';
+  const grows = (ofReport ?? incident)?.layer ?? '';
   if (grows === 'spread') return 'peak';
   return Object.hasOwn(ACCOUNTS, grows) ? grows : 'allocated';
 }

@@ -6,6 +6,7 @@
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 
+import { report } from '../api';
 import type { Frame as FrameOf } from '../types';
 import { bytes, duration, isKnown, moment } from '../units';
 import { lineOf, spaced, stateOf } from '../words';
@@ -40,9 +41,11 @@ setInterval(() => {
   if (!document.hidden) now.value = Date.now();
 }, 1000);
 
-/** How long ago. */
+/** How long ago; in a report, which may be read long after, when. */
 export const Age = ({ at }: { at: number | null | undefined }) =>
-  at ? (
+  report ? (
+    <Time at={at} />
+  ) : at ? (
     <time dateTime={iso(at)} title={moment(at)}>
       {duration(Math.max(0, now.value / 1000 - at / 1e9))} ago
     </time>
