@@ -199,7 +199,7 @@ export function events({ incidents, captures, ranks, actions }: History): Event[
       wall_ns: of.requested_wall_ns,
       step: of.step,
       symbol: '◎',
-      text: `capture, ${trigger(of)}: ${of.aligned} of ${of.ranks} ranks`,
+      text: `capture, ${trigger(of)}: ${of.aligned} of ${of.ranks} ranks aligned`,
     });
   }
   for (const of of ranks) {

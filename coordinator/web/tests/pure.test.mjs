@@ -165,7 +165,7 @@ test('events are in the order of time, newest first', () => {
     events.map(event => event.wall_ns),
     [50, 40, 30, 20],
   );
-  assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks');
+  assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks aligned');
 });
 
 test('an end without a time stands after all that happened up to its step', () => {

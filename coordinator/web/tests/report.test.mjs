@@ -43,7 +43,8 @@ async function html(report) {
 /** The answers that the program puts into the report of an incident, by the paths of the page. */
 function answersOf(id) {
   const subject = answer(paths.incident(id));
-  const { job, attempt, capture_id: capture, rank } = subject;
+  const { job, attempt, capture_id: capture, rank, layer } = subject;
+  const account = layer === 'host' ? layer : 'allocated';
   const answers = {};
   const add = path => {
     const [name, query] = path.split('?');
@@ -55,8 +56,6 @@ function answersOf(id) {
   };
   for (const path of [
     paths.incident(id),
-    paths.capture(capture),
-    paths.collectives(capture),
     paths.incidents(job),
     paths.captures(job),
     paths.actions,
@@ -64,14 +63,14 @@ function answersOf(id) {
     paths.ranks(job, attempt),
     paths.ranksNear(job, attempt, rank),
     paths.lines(job, attempt, null),
-    paths.area({ job, attempt, account: 'allocated', steps: null, ranks: null }),
-    paths.kept(capture, rank, null),
+    paths.area({ job, attempt, account, steps: null, ranks: null }),
   ]) {
     add(path);
   }
+  if (capture) [paths.capture(capture), paths.collectives(capture), paths.kept(capture, rank, null)].forEach(add);
   if (subject.culprit) add(paths.source(job, attempt, subject.culprit));
   for (const { rank } of answer(`jobs/${encodeURIComponent(job)}/ranks`).ranks) {
-    add(paths.series({ job, attempt, rank, device: 0 }));
+    add(paths.series({ job, attempt, rank, device: 0, account: account === 'allocated' ? null : account }));
   }
   return { answers, job, subject };
 }
@@ -143,6 +142,7 @@ describe('a report', { skip: noBrowser }, () => {
         assert.ok(text.includes(part), part);
       }
       await page.locator('.uplot canvas').first().waitFor();
+      assert.doesNotMatch(text, /\bago\b/, 'nobody knows when a report is read');
       const source = await page.getByRole('figure').filter({ hasText: '▶ 123' }).locator('figcaption').innerText();
       assert.match(source, new RegExp(`${CULPRIT.file}:${CULPRIT.line} +${CULPRIT.function}\\s+everybody who has this report`));
       await offersNothing(page);
@@ -182,11 +182,13 @@ describe('a report', { skip: noBrowser }, () => {
       ...known,
       [paths.incident(of.id)]: { ...of, answers: { ...of.answers, growth: [] } },
       [decodeURIComponent(paths.incidents(of.job))]: { incidents: [of] },
+      [paths.capture(of.capture_id)]: { ...known[paths.capture(of.capture_id)], aligned: 8, missing: [] },
     };
     return opened('standstill', reportOf(of.id, { subject, answers }), async page => {
       const figures = page.locator('section').filter({ has: page.getByRole('heading', { name: 'Figures' }) });
       assert.deepEqual(await figures.locator('dt').allInnerTexts(), ['began', 'detected', 'compared with', 'opened']);
       none('the incident', await nameless(page));
+      await page.getByText('8 of 8 ranks at the end of step 149, the newest that all could show').waitFor();
       await page.goto(page.url().replace(/#.*/, `#/job/${of.job}`));
       await page.getByRole('heading', { name: `Job ${of.job}` }).waitFor();
       assert.doesNotMatch(await page.locator('.alert').innerText(), /\bline\b/);
@@ -229,6 +231,30 @@ describe('a report', { skip: noBrowser }, () => {
       assert.equal(await page.getByRole('combobox').count(), 0, 'there is no other rank to choose');
       await offersNothing(page);
       assert.equal(await page.getByRole('columnheader', { name: 'download' }).count(), 0);
+    });
+  });
+
+  test('of a closed incident shows the account that grew', () =>
+    opened('closed', reportOf('inc-host', answersOf('inc-host')), async page => {
+      await page.getByText('host memory, private', { exact: true }).first().waitFor();
+      await offersNothing(page);
+    }));
+
+  test('says of a capture nothing twice, and calls no rank missing that it holds', () => {
+    const { answers: known, subject } = INCIDENT;
+    const id = subject.capture_id;
+    const [capture, collectives] = [known[paths.capture(id)], known[paths.collectives(id)]];
+    const parts = capture.parts.map(of => ({ ...of, outcome: 'late', bytes: of.rank === 6 ? 0 : 1000 }));
+    const missing = parts.map(({ rank }) => ({ rank, outcome: 'late', detail: '' }));
+    const answers = {
+      ...known,
+      [paths.capture(id)]: { ...capture, step: 0, aligned: 0, parts, missing },
+      [paths.collectives(id)]: { ...collectives, sentences: [`group dp: ${collectives.groups[0].sentence}`] },
+    };
+    return opened('late', reportOf(subject.id, { answers, subject }, { start: ['capture', id] }), async page => {
+      assert.equal(await main(page).locator('p.error').innerText(), 'Missing: rank 6 (late)');
+      await page.getByText('group dp: rank 2 is behind').waitFor();
+      assert.equal(await page.getByRole('region', { name: 'Process groups' }).count(), 0);
     });
   });
 

@@ -5,7 +5,7 @@ import { picklePath, report, snapshotPath } from '../api';
 import type { Capture, Collectives, Part } from '../types';
 import { bytes, duration, isKnown, plural, whole } from '../units';
 import { spaced, trigger } from '../words';
-import { Age, Chip, Facts, List, Soft, Time } from './basics';
+import { Chip, Facts, List, Soft, Time } from './basics';
 import { Link } from './link';
 import { Table } from './table';
 
@@ -25,7 +25,7 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
       <p>
         <Chip name={capture.state} /> <Link view="capture" id={capture.id}>{capture.id}</Link>
         {step
-          ? `: ${whole(capture.aligned)} of ${plural(ranks, 'rank')} at the end of ${unit} ${whole(step)}`
+          ? `: ${whole(capture.aligned)} of ${plural(ranks, 'rank')} at the end of ${unit} ${whole(step)}${whyOf(capture)}`
           : `: ${plural(ranks, 'rank')}, each at its own ${unit}`}
         {before ? `, compared with ${unit} ${whole(before)}` : ''}
       </p>
@@ -33,7 +33,7 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
         <Facts
           of={[
             ['trigger', trigger(capture)],
-            ['requested', <><Age at={requested} />, <Time at={requested} /></>],
+            ['requested', <Time at={requested} />],
             ['took', took(capture)],
           ]}
         />
@@ -51,6 +51,10 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
   );
 }
 
+/** Why it is of that step: a person may have named another. */
+const whyOf = ({ trigger: cause, aligned, ranks }: Capture): string =>
+  cause === 'manual' || aligned < ranks ? '' : ', the newest that all could show';
+
 function took({ closed_wall_ns: closed, requested_wall_ns: requested }: Capture): string {
   if (!isKnown(closed)) return 'being collected';
   const seconds = (closed - requested) / 1e9;
@@ -65,11 +69,13 @@ function spread(parts: Part[]): string {
   return `${ms.toFixed(2)} ms between the first and the last rank`;
 }
 
-function MissingRanks({ of: { missing } }: { of: Capture }) {
-  if (missing.length === 0) return null;
-  const ranks = missing.map(
-    of => `rank ${of.rank} (${spaced(of.outcome)}${of.detail ? `: ${of.detail}` : ''})`,
-  );
+/** Ranks without a snapshot: that another is of a later step stands in its row. */
+function MissingRanks({ of: { missing, parts } }: { of: Capture }) {
+  const held = new Set(parts.filter(of => of.bytes > 0).map(of => of.rank));
+  const ranks = missing
+    .filter(of => !held.has(of.rank))
+    .map(of => `rank ${of.rank} (${spaced(of.outcome)}${of.detail ? `: ${of.detail}` : ''})`);
+  if (ranks.length === 0) return null;
   return <p class="error">{`Missing: ${ranks.join(', ')}`}</p>;
 }
 
@@ -146,6 +152,7 @@ function downloads(capture: string, { rank, bytes: size }: Part) {
 
 function Standing({ of: { sentences, groups, unknown } }: { of: Collectives }) {
   const isSaid = (verdict: string) => sentences.some(sentence => sentence.endsWith(verdict));
+  const unsaid = groups.filter(of => !isSaid(of.sentence));
   const why = unknown
     .filter(of => !isSaid(of.why))
     .map(of => `${of.ranks.length === 1 ? 'rank' : 'ranks'} ${of.ranks.join(', ')}: ${of.why}`);
@@ -158,15 +165,15 @@ function Standing({ of: { sentences, groups, unknown } }: { of: Collectives }) {
           groups.length ? 'all ranks stand at the same collectives' : 'no process group is known'
         }
       />
-      {groups.length ? (
+      {unsaid.length ? (
         <Table
           caption="Process groups"
           empty=""
-          rows={groups}
+          rows={unsaid}
           columns={[
             { title: 'group', cell: of => of.desc || of.name },
             { title: 'ranks', cell: of => whole(of.ranks.length), number: true },
-            { title: 'verdict', cell: of => (isSaid(of.sentence) ? 'as said above' : of.sentence) },
+            { title: 'verdict', cell: of => of.sentence },
             { title: 'furthest', cell: of => whole(of.furthest), number: true },
           ]}
         />

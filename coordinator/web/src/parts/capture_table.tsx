@@ -22,13 +22,13 @@ export const CaptureTable = ({ captures }: { captures: Capture[] }) => (
         cell: of => `${whole(of.aligned)} of ${whole(of.ranks)}`,
         number: true,
       },
-      { title: 'missing', cell: missing },
+      { title: 'not aligned', cell: notAligned },
       { title: 'requested', cell: of => <Time at={of.requested_wall_ns} /> },
     ]}
   />
 );
 
-function missing({ missing: ranks, parts_left_out: isCut }: Capture): string {
+function notAligned({ missing: ranks, parts_left_out: isCut }: Capture): string {
   if (isCut) return 'the capture lists them';
   return ranks.map(of => `rank ${of.rank}: ${spaced(of.outcome)}`).join(', ') || 'none';
 }
