@@ -25,20 +25,21 @@ const COLUMNS: Column<Joined>[] = [
   { title: 'decision', cell: decision },
   { title: 'target', cell: row => hook(row.kind) },
   { title: 'outcome', cell: outcome },
-  {
-    title: 'job or node',
-    cell: row => (row.job ? <Link view="job" id={row.job}>{row.job}</Link> : row.node),
-  },
-  {
-    title: 'incident',
-    cell: row =>
-      row.incident_id ? <Link view="incident" id={row.incident_id}>{row.incident_id}</Link> : '–',
-  },
 ];
+const JOB: Column<Joined> = {
+  title: 'job or node',
+  cell: row => (row.job ? <Link view="job" id={row.job}>{row.job}</Link> : row.node),
+};
+const INCIDENT: Column<Joined> = {
+  title: 'incident',
+  cell: row =>
+    row.incident_id ? <Link view="incident" id={row.incident_id}>{row.incident_id}</Link> : '–',
+};
 
-export const ActionTable = ({ actions }: { actions: Action[] }) => (
+/** `of` is the one thing that all of them are about. */
+export const ActionTable = ({ actions, of }: { actions: Action[]; of?: 'job' | 'incident' }) => (
   <Table
-    columns={COLUMNS}
+    columns={[...COLUMNS, ...(of ? [] : [JOB]), ...(of === 'incident' ? [] : [INCIDENT])]}
     rows={joined(actions)}
     empty="no action was considered"
     caption="Decisions about jobs and nodes"

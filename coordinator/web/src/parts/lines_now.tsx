@@ -1,4 +1,4 @@
-// What holds the memory of a job now, by line: since when, growing or not, on which ranks.
+// What holds the memory of a job, by line: since when, growing or not, on which ranks.
 
 import { useAnswer } from '../answers';
 import { paths } from '../api';
@@ -10,12 +10,19 @@ import { Table } from './table';
 
 const EVERY_MS = 5000;
 
-export function LinesNow({ job, attempt, rank, unit, isOver }: { job: string; attempt: number; rank: number | null; unit: string; isOver: boolean }) {
+interface LinesOf {
+  job: string;
+  attempt: number;
+  rank: number | null;
+  unit: string;
+}
+
+export function LinesNow({ job, attempt, rank, unit }: LinesOf) {
   const { data } = useAnswer<Lines>(paths.lines(job, attempt, rank), EVERY_MS);
   if (!data) return null;
   const most = (line: Line) => line.holders[0];
   return (
-    <Section title={`Lines that hold memory${rank === null ? '' : ` of rank ${rank}`} ${isOver ? 'at the last count' : 'now'}`}>
+    <Section title={`Lines that hold memory${rank === null ? '' : ` of rank ${rank}`}, at the last count`}>
       {data.missing ? <Soft>{data.missing}</Soft> : null}
       <Table
         name="lines"

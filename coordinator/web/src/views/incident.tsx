@@ -223,7 +223,7 @@ function Happened({ incident, rank, related, captures }: HappenedOf) {
       </Section>
       {actions.length ? (
         <Section title="Actions">
-          <ActionTable actions={actions} />
+          <ActionTable actions={actions} of="incident" />
         </Section>
       ) : null}
     </>

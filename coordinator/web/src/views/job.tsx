@@ -1,5 +1,5 @@
 // One job: ranks × steps, the chosen rank over time, what it kept of the chosen steps, where the
-// bytes of the devices are, the lines that hold memory now, and the table of ranks.
+// bytes of the devices are, the lines that hold memory, and the table of ranks.
 
 import { useState } from 'preact/hooks';
 
@@ -113,7 +113,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
       <Section title="Where the bytes are">
         <BudgetChart ranks={firstOf(ranks.ranks, selected)} />
       </Section>
-      <LinesNow job={job} attempt={attempt} rank={numberIn('rank')} unit={unit} isOver={ranks.alive === 0} />
+      <LinesNow job={job} attempt={attempt} rank={numberIn('rank')} unit={unit} />
       <div class="job-whole">
         <Section title="Ranks">
           {ranks.count > ranks.ranks.length ? (
@@ -130,7 +130,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
       </Section>
       {actions.length ? (
         <Section title="Actions">
-          <ActionTable actions={actions} />
+          <ActionTable actions={actions} of="job" />
         </Section>
       ) : null}
       {closed.length ? (
