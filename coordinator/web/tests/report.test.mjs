@@ -142,7 +142,7 @@ describe('a report', { skip: noBrowser }, () => {
         assert.ok(text.includes(part), part);
       }
       await page.locator('.uplot canvas').first().waitFor();
-      assert.doesNotMatch(text, /\bago\b/, 'nobody knows when a report is read');
+      assert.doesNotMatch(text, /\bago\b/, 'when a report is read is not known');
       const source = await page.getByRole('figure').filter({ hasText: '▶ 123' }).locator('figcaption').innerText();
       assert.match(source, new RegExp(`${CULPRIT.file}:${CULPRIT.line} +${CULPRIT.function}\\s+everybody who has this report`));
       await offersNothing(page);

@@ -20,12 +20,13 @@ interface ManifestOf {
 export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
   const { step, before_step: before, ranks, requested_wall_ns: requested } = capture;
   const total = capture.parts.reduce((sum, part) => sum + part.bytes, 0);
+  const held = `${whole(capture.aligned)} of ${plural(ranks, 'rank')}`;
   return (
     <>
       <p>
         <Chip name={capture.state} /> <Link view="capture" id={capture.id}>{capture.id}</Link>
         {step
-          ? `: ${whole(capture.aligned)} of ${plural(ranks, 'rank')} at the end of ${unit} ${whole(step)}${whyOf(capture)}`
+          ? `: ${held} at the end of ${unit} ${whole(step)}${whyOf(capture)}`
           : `: ${plural(ranks, 'rank')}, each at its own ${unit}`}
         {before ? `, compared with ${unit} ${whole(before)}` : ''}
       </p>

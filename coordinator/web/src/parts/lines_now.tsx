@@ -21,8 +21,9 @@ export function LinesNow({ job, attempt, rank, unit }: LinesOf) {
   const { data } = useAnswer<Lines>(paths.lines(job, attempt, rank), EVERY_MS);
   if (!data) return null;
   const most = (line: Line) => line.holders[0];
+  const ofRank = rank === null ? '' : ` of rank ${rank}`;
   return (
-    <Section title={`Lines that hold memory${rank === null ? '' : ` of rank ${rank}`}, at the last count`}>
+    <Section title={`Lines that hold memory${ofRank}, at the last count`}>
       {data.missing ? <Soft>{data.missing}</Soft> : null}
       <Table
         name="lines"
