@@ -283,6 +283,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&str, String)> {
     if !incident.closed_reason.is_empty() {
         pairs.push(("closed", incident.closed_reason.clone()));
     }
+    pairs.extend(incident.reported_in.iter().map(|id| ("reported in", id.clone())));
     pairs.extend(incident.related_id.iter().map(|id| ("see also", id.clone())));
     pairs
 }

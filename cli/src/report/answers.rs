@@ -37,7 +37,6 @@ pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow
     let mut report = Report {
         sentences: vec![sentence(&subject)],
         start: (view, id.to_string()),
-        origin: without_user(client.base()),
         ..Report::default()
     };
     report.answers.insert(format!("{list}/{id}"), subject);
@@ -188,7 +187,7 @@ fn main_device(of: &Rank) -> u8 {
 }
 
 /// A URL without a name and a password, which do not belong into a ticket.
-fn without_user(url: &str) -> String {
+pub(crate) fn without_user(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, rest)) => {
             format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, host)| host))

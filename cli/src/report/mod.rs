@@ -27,8 +27,6 @@ pub(crate) struct Report {
     pub(crate) start: (&'static str, String),
     /// Answers of the API by their paths below `/api/v1/`, unescaped.
     pub(crate) answers: Map<String, Value>,
-    /// URL of the coordinator.
-    pub(crate) origin: String,
     /// Program, time and source of the report.
     pub(crate) made: String,
 }

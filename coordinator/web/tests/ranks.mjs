@@ -47,7 +47,7 @@ export function rank(number, { ooms = 0, device_bytes = DEVICE_BYTES, ...of }) {
   const layers = {
     free: DEVICE_BYTES - allocated - 14 * GIB,
     'other processes': GIB,
-    nccl: GIB,
+    NCCL: GIB,
     'other code': null,
     'unused by tensors': 11 * GIB,
     'in use by tensors': allocated,

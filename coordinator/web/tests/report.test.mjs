@@ -80,7 +80,6 @@ const reportOf = (id, { answers, subject }, of = {}) => ({
   sentences: [subject.sentence],
   start: ['incident', id],
   answers,
-  origin: 'http://coordinator:7770',
   made: 'memtape 0.2.0 at 2026-11-26 10:59:19 UTC',
   ...of,
 });

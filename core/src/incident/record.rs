@@ -11,7 +11,7 @@ use super::failure::{Failure, FailureKind};
 use super::thread::Thread;
 use crate::capture::Outcome;
 use crate::detector::{Forecast, Growth, GrowthKey};
-use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, duration, first_sentence};
+use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, alike, count, duration, first_sentence};
 use crate::identity::cut;
 use crate::limits::FAILURE_AGE_SECONDS_MAX;
 use crate::paging::{End, Horizons, Urgency};
@@ -296,10 +296,12 @@ impl Incident {
         let known = self.diagnosis.iter().flat_map(|known| &known.evidence);
         let mut lines: Vec<String> = known.map(|line| self.clock.in_words(line)).collect();
         let others = self.joined.iter().filter(|of| of.layer != self.growth.layer);
-        let said = |of| first_sentence(of, self.is_open());
-        lines.extend(others.map(|of| format!("it has the same cause: {}", said(of))));
-        let reported = self.reported_in.iter();
-        lines.extend(reported.map(|id| format!("the same cause is reported in {id}")));
+        lines.extend(others.map(|of| {
+            // It is newer than the capture, which the other evidence is of.
+            let (unit, step) = (self.clock.unit(), count(of.last_step));
+            let said = first_sentence(of, self.is_open());
+            format!("it has the same cause (at {unit} {step}): {said}")
+        }));
         lines
     }
 

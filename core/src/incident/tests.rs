@@ -307,7 +307,6 @@ fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
     shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
     let other = shell.incident("inc-0002");
     assert_eq!(other.reported_in.as_deref(), Some("inc-0001"));
-    assert!(other.evidence().contains(&"the same cause is reported in inc-0001".to_string()));
     shell.found(&job, Finding::Closed(leak(1)));
     shell.incidents.tick(shell.now());
     shell.carry_out();

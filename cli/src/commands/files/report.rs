@@ -33,8 +33,9 @@ pub(crate) struct ReportArgs {
 pub(crate) fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<()> {
     let (mut report, from) = match args.of.as_slice() {
         [id] if is_id(id) && !Path::new(id).exists() => {
-            let report = answers::of_subject(&globals.client()?, id, !args.no_source)?;
-            let from = format!("{id}, asked at {}", report.origin);
+            let client = globals.client()?;
+            let report = answers::of_subject(&client, id, !args.no_source)?;
+            let from = format!("{id}, asked at {}", answers::without_user(client.base()));
             (report, from)
         }
         files => (of_files(files, globals)?, "snapshot files".to_string()),

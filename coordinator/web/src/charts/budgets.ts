@@ -39,7 +39,7 @@ const KINDS: Record<string, [kind: string, account: string]> = {
   'unused by tensors': ['layer-3', 'reserved'],
   'inactive split': ['layer-4', 'reserved'],
   'other code': ['layer-5', 'non_torch'],
-  nccl: ['layer-6', 'non_torch'],
+  NCCL: ['layer-6', 'non_torch'],
   'other processes': ['layer-7', 'other'],
   [FREE]: ['layer-free', 'reserved'],
   private: ['host-0', 'host'],

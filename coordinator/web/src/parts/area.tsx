@@ -13,6 +13,7 @@ import type { Area, Capture, Incident, Ranks } from '../types';
 import { whole } from '../units';
 import { trigger } from '../words';
 import { Section, Soft } from './basics';
+import { NotHeld } from './missing';
 
 const EVERY_MS = 5000;
 
@@ -45,7 +46,7 @@ export function AreaPart({ ranks: { job, attempt }, incidents, captures, selecte
         <Choice name="against" words="as" value={ground} options={GROUNDS} />
         {report ? null : <Zoom unit={unit} />}
       </p>
-      {error && report ? <Soft>A report does not hold this; the coordinator's page shows it.</Soft> : null}
+      {error && report ? <NotHeld /> : null}
       {error && !report ? <p class="error">{error.message}</p> : null}
       {data?.unknown ? <Soft>{data.unknown}</Soft> : null}
       {grid && data ? (
