@@ -132,25 +132,6 @@ test('the grid of an answer has its values and its steps', () => {
   assert.equal(heat.gridOf(area('j', { account: 'workers' })), null, 'of which nothing is known');
 });
 
-test('a reading stands for the steps since the one before it, and a long gap is no data', () => {
-  const rows = [
-    [null, 7, null, null, 9, null, null, null, null, null, 9, null],
-    [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2],
-  ];
-  const gridOf = (source, last = null) => {
-    const row = (cells, rank) => ({ first_rank: rank, last_rank: last ?? rank, extreme_rank: rank, cells });
-    // Of columns that only the first rank has, it is the median itself.
-    const medians = rows[0].map((_, at) => (at === 4 ? 9 : 1));
-    return heat.gridOf({ rows: rows.map(row), medians, base: 0, scale: 1, source, first_step: 1280, steps_per_column: 64 });
-  };
-  const made = gridOf('readings');
-  assert.deepEqual(made.cells[0], [null, 7, 9, 9, 9, null, null, null, null, null, 9, null]);
-  assert.deepEqual(made.medians, [1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 2, 1], 'of the ranks that are shown');
-  assert.deepEqual(gridOf('step_records').cells, rows, 'a step without a record is no data');
-  assert.equal(gridOf('readings', 99).medians[4], 9, 'a row of several ranks says nothing of each');
-});
-
 test('the columns have every step exactly once', () => {
   const next = numbers(7);
   for (let i = 0; i < 300; i += 1) {

@@ -24,21 +24,10 @@ export interface Grid {
   medians: (number | null)[];
 }
 
-/** Readings are kept of blocks of 16 to 256 steps. A block between two readings can have none. */
-const READING_STEPS_MAX = 256;
-
 /** The grid of an answer; null where it has no step or no rank. */
-export function gridOf({ rows, medians, base, scale, source, first_step: first, steps_per_column: steps }: Area): Grid | null {
+export function gridOf({ rows, medians, base, scale, first_step: first, steps_per_column: steps }: Area): Grid | null {
   if (rows.length === 0 || medians.length === 0) return null;
   const value = (number: number | null) => (number === null ? null : base + number * scale);
-  const most = source === 'readings' ? READING_STEPS_MAX / steps : 0;
-  const cells = rows.map(of => joined(of.cells.map(value), most));
-  // A median of the few ranks that have a reading in a column is not that of all.
-  const isOfRanks = most > 0 && rows.every(of => of.first_rank === of.last_rank);
-  const middle = (_: unknown, column: number) => {
-    const values = known(cells.map(row => row[column]));
-    return values.length ? median(values) : null;
-  };
   return {
     rows: rows.map(of => ({
       first: of.first_rank,
@@ -48,17 +37,9 @@ export function gridOf({ rows, medians, base, scale, source, first_step: first, 
     first,
     last: first + medians.length * steps - 1,
     columns: medians.length,
-    cells,
-    medians: isOfRanks ? medians.map(middle) : joined(medians.map(value), most),
+    cells: rows.map(of => of.cells.map(value)),
+    medians: medians.map(value),
   };
-}
-
-/** The values of a row, where a reading also stands for at most `most` columns before it. */
-function joined(row: (number | null)[], most: number): (number | null)[] {
-  for (const [from, to] of gaps(row)) {
-    if (from > 0 && to < row.length && to - from < most) row.fill(row[to], from, to);
-  }
-  return row;
 }
 
 /** What a cell is compared with. */

@@ -169,9 +169,11 @@ impl Series {
     }
 
     /// The readings of an account that are kept, oldest first: of each block the lowest, and of
-    /// older steps only that of a longer block.
+    /// older steps only that of a longer block. One also stands for the steps before it of which
+    /// there is none, if these are fewer than a longest block.
     pub(super) fn kept(&self, account: Account) -> Vec<Value> {
-        let (mut kept, mut end_step) = (Vec::new(), u64::MAX);
+        let (mut kept, mut end_step) = (Vec::<Value>::new(), u64::MAX);
+        let is_near = |of: &Value, step| of.first_step - step <= BLOCK_STEPS[SCALES - 1];
         let track = read_layer(account).and_then(|layer| Some((layer, self.track(layer)?)));
         let Some((layer, track)) = track else { return kept };
         for (ring, length) in track.rings.iter().zip(BLOCK_STEPS) {
@@ -182,9 +184,13 @@ impl Series {
                     let last_step = begin_step.saturating_add(length - 1).min(end_step - 1);
                     // Readings are of the step that was under way.
                     let newest_step = self.last_step.saturating_add(1).max(begin_step);
+                    let last_step = last_step.min(newest_step);
+                    if let Some(newer) = kept.last_mut().filter(|newer| is_near(newer, last_step)) {
+                        newer.first_step = last_step + 1;
+                    }
                     kept.push(Value {
                         first_step: begin_step,
-                        last_step: last_step.min(newest_step),
+                        last_step,
                         value: units.unsigned_abs() << layer.unit_shift(),
                     });
                 }
