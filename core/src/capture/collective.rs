@@ -16,9 +16,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::diagnosis::{count, duration, ranks};
 use crate::snapshot::{CollectiveGroup, Collectives};
 use crate::tape::collective::poll_schedule::{UNSETTLED_NS, rest_ns};
+use crate::words::{count, duration, ranks};
 
 /// A difference that is younger is none: looks come once a second, and clocks of nodes differ.
 pub const MARGIN_NS: u64 = 5_000_000_000;

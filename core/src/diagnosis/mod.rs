@@ -41,4 +41,4 @@ pub use judges::Alternative;
 pub use judges::facts::{RestartAnswer, Standing};
 pub use judges::remedy::{Cause, Remedy};
 pub use words::{about, about_plural, bytes, duration, location, percent, plural, signed_bytes};
-pub(crate) use words::{about_span, count, ranks};
+pub(crate) use words::{about_span, count};

@@ -9,7 +9,7 @@ use alloc::string::String;
 
 use strum::VariantArray as _;
 
-use crate::diagnosis::count;
+use crate::words::count;
 
 mod cluster;
 mod command_line;

@@ -294,7 +294,7 @@ fn the_lowest_reading_of_each_block_is_kept() {
     let mut job = Job::new(7, Workload::Flat, 1, None);
     let bytes = |step: u64| GIB + step % 48 * MIB;
     let mut device = 0;
-    // The coordinator was started again after step 1,000; later it lacks a short time and a long one.
+    // The coordinator was started again after step 1,000. Later it lacks a long and a short time.
     let is_read = |step| step >= 1_000 && !matches!(step, 5_000..5_631 | 8_950..9_000);
     for step in 1..=9_100_u64 {
         let sample = job.sample(0, step);
