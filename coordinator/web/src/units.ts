@@ -43,7 +43,7 @@ export function duration(seconds: Maybe): string {
   if (!isKnown(seconds)) return 'unknown';
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  if (seconds < 48 * 3600) return `${(seconds / 3600).toFixed(1)} h`;
+  if (seconds < 48 * 3600) return `${Number((seconds / 3600).toFixed(1))} h`;
   return `${Math.round(seconds / 86400)} days`;
 }
 

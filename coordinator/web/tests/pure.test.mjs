@@ -69,7 +69,7 @@ test('durations and plurals', () => {
     '119 s',
     '2 min',
     '120 min',
-    '2.0 h',
+    '2 h',
     '4 days',
     'unknown',
   ]);
