@@ -72,7 +72,7 @@ async fn check(ticket_within: Duration, expected: [&str; 4]) {
     }
     let clauses = [
         ("endless", None),
-        ("long", Some("; memory is full before the job's planned end, which is in 19")),
+        ("long", Some("; memory is full before the job's planned end, which is in 80 days")),
         ("short", Some("; the job ends as planned in ")),
         ("steps", Some("; the job ends as planned in ")),
     ];
