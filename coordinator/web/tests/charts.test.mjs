@@ -7,7 +7,14 @@ import test from 'node:test';
 import { account, area, capture, CAPTURE_STEP, DEVICE_BYTES, GIB, rank, segments } from './answers.mjs';
 import { fileOf, modules } from './bundle.mjs';
 
-const found = await modules(['charts/budgets', 'charts/flame', 'charts/heat', 'charts/levels', 'charts/segments', 'segments']);
+const found = await modules([
+  'charts/budgets',
+  'charts/flame',
+  'charts/heat',
+  'charts/levels',
+  'charts/segments',
+  'segments',
+]);
 const { 'charts/budgets': budgets, 'charts/flame': flame, 'charts/heat': heat, 'charts/levels': levels } = found;
 const { 'charts/segments': map, segments: said } = found;
 
@@ -228,6 +235,13 @@ test('an account has its own level, with its lowest values where they differ', (
   assert.deepEqual(steps.slice(0, 2), [1280, 1455], 'the first point stands for the steps before it');
   assert.deepEqual(compared.values.slice(0, 2), Array(2).fill(flat.account.highest[0]));
   assert.equal(levels.levelsOf(late, 'blocks', 1400).steps[0], 1400, 'of the steps that are asked for');
+});
+
+test('a forecast is followed to its early end, and no further', () => {
+  const fan = { from: 500, level: 400, full: 2400, p10: 1000, p50: 1500, p90: 2000 };
+  const ahead = [0, 250, 1000, 2000].map(steps => levels.levelAhead(fan, steps));
+  assert.deepEqual(ahead, [400, 900, 2400, 2400]);
+  assert.equal(levels.levelAhead({ ...fan, p10: 0 }, 0), 2400, 'the memory is full now');
 });
 
 // --- budgets ------------------------------------------------------------------

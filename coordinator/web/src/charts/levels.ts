@@ -64,6 +64,20 @@ export function growingLevel(of: Series, { layer }: Incident): number {
   return values.at(-1) ?? step_min_bytes.at(-1) ?? 0;
 }
 
+/** A forecast: where it begins, and in how many steps the level is full. */
+export interface Fan {
+  from: number;
+  level: number;
+  full: number;
+  p10: number;
+  p50: number;
+  p90: number;
+}
+
+/** The highest level of a forecast after so many steps. */
+export const levelAhead = ({ level, full, p10 }: Fan, steps: number): number =>
+  steps < p10 ? level + (full - level) * (steps / p10) : full;
+
 /** The band of the peers at the steps of a rank; null where none of them is known. */
 export interface PeerBand {
   low: (number | null)[];

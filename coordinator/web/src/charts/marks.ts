@@ -5,16 +5,7 @@ import type uPlot from 'uplot';
 
 import { colour } from '../theme';
 import { bytes, plural } from '../units';
-
-/** A forecast: where it begins, and in how many steps the level is full. */
-export interface Fan {
-  from: number;
-  level: number;
-  full: number;
-  p10: number;
-  p50: number;
-  p90: number;
-}
+import type { Fan } from './levels';
 
 export interface Mark {
   kind: 'onset' | 'detected' | 'ended' | 'capture';

@@ -4,7 +4,7 @@
 // The levels are those of the device, or those of the one account that the series has. The forecast
 // rises from the level that grows, and is drawn up to one and a half times as many steps ahead as
 // there are behind; further ends are words. A limit that is more than eight times as high as all
-// levels would flatten them: it is words, too.
+// levels would flatten them: it is words, too, and the chart is as high as the forecast at its end.
 
 import { useMemo } from 'preact/hooks';
 import type uPlot from 'uplot';
@@ -15,8 +15,17 @@ import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
 import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
-import { growingLevel, levelsOf, peersAt, type Level, type Levels, type PeerBand } from './levels';
-import { drawFan, drawMarks, placed, type Fan, type Mark } from './marks';
+import {
+  growingLevel,
+  levelAhead,
+  levelsOf,
+  peersAt,
+  type Fan,
+  type Level,
+  type Levels,
+  type PeerBand,
+} from './levels';
+import { drawFan, drawMarks, placed, type Mark } from './marks';
 import { Plot } from './plot';
 import { Key } from './svg';
 
@@ -121,10 +130,11 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const most = Math.max(highest(peers.high), highest(baseline), ...levels.levels.map(level => highest(level.values)));
   const limit = isBytes(data) ? of.limit.bytes : null;
   const isShown = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
-  const top = Math.max(most, isShown ? limit : 0) * HEADROOM;
-  const fan = fanOf(of, data, isKnown(limit) ? limit : top);
+  const fan = fanOf(of, data, isKnown(limit) ? limit : most * HEADROOM);
   const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
   const range: [number, number] = [first, Math.max(last + ahead, first + 1)];
+  const highestAhead = fan ? levelAhead(fan, ahead) : 0;
+  const top = Math.max(most, isShown ? limit : highestAhead) * HEADROOM;
   const [marks, beside] = placed(marksOf(of), range);
   return {
     levels,
