@@ -359,10 +359,20 @@ test('events are the steps that allocated something, and the tally of a step is 
   }
 });
 
-test('a line has one hue, and other lines of its file have others', () => {
-  const hue = (line, file = '/app/train.py') => map.hueOf({ file, line, function: 'f' });
-  assert.equal(hue(12), hue(12));
-  assert.ok(new Set(Array.from({ length: 24 }, (_, i) => hue(i))).size > 12);
+test('lines have hues of their own, the largest the same in every capture', () => {
+  const huesOf = lines =>
+    map.huesOf({
+      frames: lines.map(line => ({ file: '/app/train.py', line, function: 'f' })),
+      stacks: lines.map((_, line) => ({ line, bytes: 100 - line })),
+    });
+  for (let first = 1; first <= 200; first += 1) {
+    const lines = Array.from({ length: 12 }, (_, i) => first + i * 7);
+    const hues = huesOf(lines);
+    assert.equal(new Set(hues).size, 12);
+    assert.equal(hues[0], huesOf([first])[0]);
+  }
+  const many = huesOf(Array.from({ length: 40 }, (_, i) => i));
+  assert.equal(new Set(many).size, 12, 'more lines share them');
 });
 
 test('a block is said in words, and what does not agree is said', () => {

@@ -11,7 +11,7 @@ import { colour, rgb, scheme } from '../theme';
 import type { Segments } from '../types';
 import { bytes } from '../units';
 import { Canvas, type Paint } from './canvas';
-import { hueOf, indexAt, isFree, lineOf, presence, stepsOf, type Part, type Row } from './segments';
+import { huesOf, indexAt, isFree, lineOf, presence, stepsOf, type Part, type Row } from './segments';
 
 /** Pixels from one row to the next, and of a row. */
 const [PITCH, ROW] = [20, 16];
@@ -260,7 +260,7 @@ function tinter({ map, colours }: Drawn): (part: Part) => string {
   const merged = colour('--peer');
   const byState = { allocated: colour('--step-min'), pending_free: colour('--peak') };
   const [old, young] = [rgb('--step-min'), rgb('--heat-more')];
-  const lines = map.frames.map(lineTint);
+  const lines = huesOf(map).map(lineTint);
   return part => {
     if (colours === 'age') return aged(part, map.last_step, old, young);
     if (part.merged) return merged;
@@ -270,10 +270,10 @@ function tinter({ map, colours }: Drawn): (part: Part) => string {
   };
 }
 
-/** The colour of a line: one hue, dark or light by the theme. */
-export function lineTint(frame: { file: string; line: number; function: string }): string {
+/** The colour of a line with this hue, dark or light by the theme. */
+export function lineTint(hue: number): string {
   const isDark = rgb('--back')[0] < 128;
-  return `hsl(${hueOf(frame)} ${isDark ? '45% 52%' : '52% 58%'})`;
+  return `hsl(${hue} ${isDark ? '45% 52%' : '52% 58%'})`;
 }
 
 /** From blocks of the first step to those of the last. */

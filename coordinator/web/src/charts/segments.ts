@@ -170,12 +170,23 @@ export function linesOf({ stacks }: Segments): LineBytes[] {
   return [...bytes].map(([line, of]) => ({ line, bytes: of })).sort((a, b) => b.bytes - a.bytes);
 }
 
-/** Hues that lines have. */
-const HUES = 24;
+/** Hues that lines have, and how many further the next one is that a line tries. */
+const [HUES, NEXT_HUE] = [12, 5];
 
-/** The hue of a line in degrees: the same on each rank and in each capture. */
-export function hueOf({ file, line }: Frame): number {
+/** The hues of the lines in degrees, by the index of their frame. A line has the same hue on each
+ * rank and in each capture, unless a line that holds more has it, and another one is free. */
+export function huesOf(of: Segments): number[] {
+  const hues = of.frames.map(hueOf);
+  const taken = new Set<number>();
+  for (const { line } of linesOf(of)) {
+    while (taken.has(hues[line]) && taken.size < HUES) hues[line] = (hues[line] + NEXT_HUE) % HUES;
+    taken.add(hues[line]);
+  }
+  return hues.map(hue => (hue * 360) / HUES);
+}
+
+function hueOf({ file, line }: Frame): number {
   let hash = 7;
   for (const char of `${file}:${line}`) hash = (hash * 31 + char.charCodeAt(0)) % 9973;
-  return ((hash % HUES) * 360) / HUES;
+  return hash % HUES;
 }

@@ -4,7 +4,7 @@ import { useMemo } from 'preact/hooks';
 
 import { Canvas, type Paint } from '../charts/canvas';
 import { lineTint, type Colours } from '../charts/segment_map';
-import { linesOf } from '../charts/segments';
+import { huesOf, linesOf } from '../charts/segments';
 import { colour, scheme } from '../theme';
 import type { Segments } from '../types';
 import { bytes } from '../units';
@@ -53,15 +53,15 @@ function entriesOf(map: Segments, colours: Colours, unit: string): Entry[] {
       [colour('--peer'), 'small blocks, merged'],
     ];
   }
-  const lines = linesOf(map);
+  const [lines, hues] = [linesOf(map), huesOf(map)];
   const named = lines.slice(0, LINES_MAX).map(({ line, bytes: size }): Entry => {
     const { file, line: number } = map.frames[line];
-    return [lineTint(map.frames[line]), `${file.split('/').at(-1)}:${number}, ${bytes(size)}`];
+    return [lineTint(hues[line]), `${file.split('/').at(-1)}:${number}, ${bytes(size)}`];
   });
   const more = lines.length - named.length;
   return [
     ...named,
-    ...(more > 0 ? [[colour('--line'), `${more} more lines in colours of their own`] as Entry] : []),
+    ...(more > 0 ? [[colour('--line'), `${more} more lines, in these and further colours`] as Entry] : []),
     [colour('--peer'), 'without a line, or merged'],
   ];
 }
