@@ -2,8 +2,9 @@
 // its ranks stand in their collectives.
 
 import { picklePath, report, snapshotPath } from '../api';
+import { shown } from '../captures';
 import type { Capture, Collectives, Part } from '../types';
-import { bytes, duration, isKnown, plural, whole } from '../units';
+import { bytes, duration, isKnown, whole } from '../units';
 import { spaced, trigger } from '../words';
 import { Chip, Facts, List, Soft, Time } from './basics';
 import { Link } from './link';
@@ -18,16 +19,13 @@ interface ManifestOf {
 }
 
 export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
-  const { step, before_step: before, ranks, requested_wall_ns: requested } = capture;
+  const { before_step: before, requested_wall_ns: requested } = capture;
   const total = capture.parts.reduce((sum, part) => sum + part.bytes, 0);
-  const held = `${whole(capture.aligned)} of ${plural(ranks, 'rank')}`;
   return (
     <>
       <p>
         <Chip name={capture.state} /> <Link view="capture" id={capture.id}>{capture.id}</Link>
-        {step
-          ? `: ${held} at the end of ${unit} ${whole(step)}${whyOf(capture)}`
-          : `: ${plural(ranks, 'rank')}, each at its own ${unit}`}
+        {`: ${shown(capture, unit)}`}
         {before ? `, compared with ${unit} ${whole(before)}` : ''}
       </p>
       <div class="columns">
@@ -51,10 +49,6 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
     </>
   );
 }
-
-/** Why it is of that step: a person may have named another. */
-const whyOf = ({ trigger: cause, aligned, ranks }: Capture): string =>
-  cause === 'manual' || aligned < ranks ? '' : ', the newest that all could show';
 
 function took({ closed_wall_ns: closed, requested_wall_ns: requested }: Capture): string {
   if (!isKnown(closed)) return 'being collected';
