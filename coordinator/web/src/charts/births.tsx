@@ -10,16 +10,16 @@ type Bucket = Incident['age_buckets'][number];
 
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [150, 62, 12, 10, 38];
 
-// What the shape of the ages says.
+// What the shape of the ages says of the blocks.
 const PROFILES: Record<string, string> = {
   once: 'all were allocated in one step',
   few: 'too few steps to conclude anything',
-  passing: 'only of the newest steps: older ones are freed',
-  backlog: 'of the newest steps, more of them all the time: fewer are freed than allocated',
-  replaced: 'only of the newest steps: each took the place of a smaller one',
-  ended: 'of many steps, but of no late ones: it has ended',
-  filling: 'of many steps, most bytes early: it comes to its end',
-  steady: 'of every step from the beginning on: nothing is freed',
+  passing: 'only those of the newest steps are alive: older ones are freed',
+  backlog: 'only those of the newest steps are alive, ever more: fewer are freed than allocated',
+  replaced: 'only those of the newest steps are alive: each took the place of a smaller one',
+  ended: 'those of many steps are alive, but none of late ones: the growth has ended',
+  filling: 'those of many steps are alive, most bytes from early ones: the growth comes to its end',
+  steady: 'those of all steps since the growth began are alive: nothing is freed',
 };
 
 export function BirthsChart({ incident, unit }: { incident: Incident; unit: string }) {
@@ -34,7 +34,7 @@ export function BirthsChart({ incident, unit }: { incident: Incident; unit: stri
         draw={width => <Bars buckets={buckets} width={width} unit={unit} steps={steps} />}
       />
       <figcaption>
-        <span>{`bytes alive, by the ${unit} that allocated them: ${shape}`}</span>
+        <span>{`bytes of live blocks, by the ${unit} that allocated them; ${shape}`}</span>
         {steps ? <LookedAt buckets={buckets} steps={steps} unit={unit} /> : null}
       </figcaption>
     </figure>

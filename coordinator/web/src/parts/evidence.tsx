@@ -24,7 +24,7 @@ export function Evidence({ incident, unit, seen }: EvidenceOf) {
         <Sentences title={`Evidence against it${seen}`} of={incident.against} />
       </div>
       {incident.alternatives.length ? (
-        <Section title="Other possible classes">
+        <Section title="Other classes">
           <Alternatives alternatives={incident.alternatives} />
         </Section>
       ) : null}

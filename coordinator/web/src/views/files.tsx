@@ -167,7 +167,7 @@ function Reasons({ of: { stack, evidence, against, alternatives } }: { of: Verdi
         </>
       ) : null}
       {alternatives?.length ? (
-        <Section title="Other possible classes">
+        <Section title="Other classes">
           <Alternatives alternatives={alternatives} />
         </Section>
       ) : null}
