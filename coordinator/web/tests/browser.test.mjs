@@ -99,6 +99,19 @@ describe('the width of a screen', { skip: noBrowser }, () => {
     });
   }
 
+  test('the columns of an incident have no gap on a screen of 2,560 px', async () => {
+    const { page } = seen;
+    await page.setViewportSize({ width: 2560, height: 800 });
+    await show(page, made.address, '#/incident/inc-host');
+    const box = name => page.locator(`.incident-${name}`).boundingBox();
+    const [answers, evidence, history, capture] = await Promise.all(
+      ['answers', 'evidence', 'history', 'capture'].map(box),
+    );
+    assert.ok(evidence.height < answers.height - 100, 'the evidence is the shorter one');
+    assert.ok(Math.abs(capture.y - evidence.y - evidence.height) < 2);
+    assert.ok(Math.abs(history.y - answers.y - answers.height) < 2);
+  });
+
   test('an incident of many words has its chart, with the legend, on a screen of 1,280 × 800', async () => {
     const { page } = seen;
     const remedy = 'first see where it lies: record with memtape run --detail, because private pools of CUDA graphs look ' +

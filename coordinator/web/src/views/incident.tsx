@@ -67,7 +67,7 @@ function Known({ incident }: { incident: Incident }) {
   const seen = incident.capture_step ? ` (at ${unit} ${whole(incident.capture_step)})` : '';
   return (
     <div class="incident">
-      <div>
+      <div class="incident-answers">
         <Head incident={incident} rank={rank} related={related} reported={reported} />
         <SixAnswers incident={incident} rank={rank} related={related} />
         <RankChart
@@ -86,14 +86,14 @@ function Known({ incident }: { incident: Incident }) {
           <SourceOfIncident job={job} attempt={attempt} frame={incident.culprit} />
         ) : null}
       </div>
-      <div>
+      <div class="incident-evidence">
         <Evidence incident={incident} unit={unit} seen={seen} />
       </div>
-      <div>
+      <div class="incident-history">
         <Figures of={incident} />
         <Happened incident={incident} rank={rank} related={related} captures={captures} />
       </div>
-      <div>
+      <div class="incident-capture">
         <CaptureOf incident={incident} />
         <InTerminal of={linesOfIncident(incident)} />
       </div>
