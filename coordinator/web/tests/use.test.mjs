@@ -398,6 +398,19 @@ describe('the map of segments', { skip: noBrowser }, () => {
     }
   });
 
+  test('a capture that no incident uses any more leads to the one that is used', async () => {
+    made.change = (path, found) =>
+      path === 'captures/cap-later' ? { ...found, trigger: 'growth', trigger_rank: 2 } : found;
+    try {
+      await to('#/capture/cap-later');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const none = page.getByText('none: inc-train-7b of rank 2 uses cap-train-7b');
+    await none.getByRole('link', { name: 'cap-train-7b' }).click();
+    await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
+  });
+
   test('an incident leads to the map of its rank', async () => {
     await to(INCIDENT);
     await page.getByRole('link', { name: 'Segments, blocks and lines of rank 2 in this capture' }).click();

@@ -15,6 +15,8 @@ import { against, gaps, span, stepsOf, type Grid, type Ground } from './heat';
 
 const [LEFT, LANE, BOTTOM] = [76, 16, 34];
 const ROWS_HEIGHT = 440;
+/** Pixels from one symbol of the lane to the next one of the same step. */
+const SYMBOL = 13;
 
 /** Something that happened: a symbol on the lane. */
 export interface Happened {
@@ -290,12 +292,16 @@ function drawIncident(context: Context, of: Drawn, row: number, incident: Incide
   context.fillRect(xOf(of, incident.detected_step) - 1.5, yOf(of, row), 3, rowHeight - 1);
 }
 
+/** What happened at one step stands side by side. */
 function drawLane(context: Context, of: Drawn) {
+  const drawn = new Map<number, number>();
   context.textAlign = 'center';
   for (const { step, symbol, tone } of of.happened) {
     if (!isShown(of, step)) continue;
+    const before = drawn.get(step) ?? 0;
+    drawn.set(step, before + 1);
     context.fillStyle = colour(tone);
-    context.fillText(symbol, xOf(of, step), LANE / 2);
+    context.fillText(symbol, xOf(of, step) + before * SYMBOL, LANE / 2);
   }
 }
 

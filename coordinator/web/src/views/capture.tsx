@@ -12,10 +12,11 @@ import { KeptIn } from '../parts/kept';
 import { Link } from '../parts/link';
 import { Missing } from '../parts/missing';
 import { SegmentsOfRank } from '../parts/segments';
+import { IncidentLink } from '../parts/six_answers';
 import { InTerminal } from '../parts/terminal';
 import { linesOfCapture } from '../terminal';
 import { useTitle } from '../title';
-import type { Capture, Captures, Collectives, Incidents } from '../types';
+import type { Capture, Captures, Collectives, Incident, Incidents } from '../types';
 import { plural, unitOf, whole } from '../units';
 
 export function CaptureView({ id }: { id: string }) {
@@ -55,11 +56,24 @@ export function CaptureView({ id }: { id: string }) {
           {resting.map(of => (
             <IncidentCard key={of.id} incident={of} rank={null} />
           ))}
-          {resting.length === 0 ? <Soft>none</Soft> : null}
+          {resting.length === 0 ? <NoIncident capture={capture} incidents={incidents?.incidents ?? []} /> : null}
         </Section>
         <InTerminal of={linesOfCapture(capture, before)} />
       </div>
     </div>
+  );
+}
+
+/** Why no incident uses a capture: another one of the same rank can have taken its place. */
+function NoIncident({ capture, incidents }: { capture: Capture; incidents: Incident[] }) {
+  const { attempt, trigger_rank: rank } = capture;
+  const other = incidents.find(of => of.attempt === attempt && of.rank === rank && of.capture_id);
+  if (!other?.capture_id) return <Soft>none</Soft>;
+  return (
+    <Soft>
+      none: <IncidentLink id={other.id} /> of rank {rank} uses{' '}
+      <Link view="capture" id={other.capture_id}>{other.capture_id}</Link>
+    </Soft>
   );
 }
 
