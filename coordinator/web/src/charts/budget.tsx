@@ -26,7 +26,7 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         {legendOf(shown).map(([kind, names]) => (
           <Key kind={kind}>{names}</Key>
         ))}
-        {unknown.size ? <span>{`not known of some: ${[...unknown].join(', ')}`}</span> : null}
+        {unknown.size ? <span>{`not known for some of them: ${[...unknown].join(', ')}`}</span> : null}
         {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
       </figcaption>
     </figure>

@@ -23,19 +23,13 @@ const LINES: Record<Exclude<Mark['kind'], 'capture'>, Line> = {
 };
 const ROW = 15;
 
-/** Pixels of the style sheet that a dot at either end of the chart needs beside it. */
-const BESIDE = 6;
-
-/** Draws in pixels of the screen, of which `ratio` are one of the style sheet; what lies more than
- * `beside` pixels of the style sheet left or right of the chart is cut off. */
-function within(plot: uPlot, beside: number, draw: (context: CanvasRenderingContext2D, ratio: number) => void) {
-  const { ctx: context, bbox } = plot;
-  const ratio = devicePixelRatio || 1;
+/** Draws in pixels of the screen, of which `ratio` are one of the style sheet. */
+function painted(
+  { ctx: context }: uPlot,
+  draw: (context: CanvasRenderingContext2D, ratio: number) => void,
+) {
   context.save();
-  context.beginPath();
-  context.rect(bbox.left - beside * ratio, 0, bbox.width + 2 * beside * ratio, bbox.top + bbox.height + 8);
-  context.clip();
-  draw(context, ratio);
+  draw(context, devicePixelRatio || 1);
   context.restore();
 }
 
@@ -46,7 +40,11 @@ const y = (plot: uPlot, level: number) => plot.valToPos(level, 'y', true);
 export function drawFan(plot: uPlot, fan: Fan, fill: string) {
   const top = y(plot, fan.full);
   const start = [x(plot, fan.from), y(plot, fan.level)] as const;
-  within(plot, 0, (context, ratio) => {
+  painted(plot, (context, ratio) => {
+    const { left, width, top: above, height } = plot.bbox;
+    context.beginPath();
+    context.rect(left, above, width, height);
+    context.clip();
     context.fillStyle = fill;
     context.globalAlpha = 0.22;
     context.beginPath();
@@ -84,13 +82,15 @@ export function placed(marks: Mark[], [first, last]: [number, number]): [Mark[],
 }
 
 export function drawMarks(plot: uPlot, marks: Mark[], limit: Limit | null) {
-  within(plot, BESIDE, (context, ratio) => {
-    context.font = `${12 * ratio}px system-ui, sans-serif`;
+  painted(plot, (context, ratio) => {
+    const lines = marks.filter(mark => mark.kind !== 'capture');
     if (limit) drawLimit(plot, context, ratio, limit);
-    for (const mark of marks) {
-      if (mark.kind === 'capture') drawDot(plot, context, ratio, mark.step);
-      else drawLine(plot, context, ratio, mark);
-    }
+    for (const mark of lines) drawLine(plot, context, ratio, mark);
+    for (const mark of marks) if (mark.kind === 'capture') drawDot(plot, context, ratio, mark.step);
+    // Words lie above all lines.
+    context.font = `${12 * ratio}px system-ui, sans-serif`;
+    if (limit) nameLimit(plot, context, ratio, limit);
+    for (const mark of lines) nameLine(plot, context, ratio, mark);
   });
 }
 
@@ -99,35 +99,68 @@ type Draw = [plot: uPlot, context: CanvasRenderingContext2D, ratio: number];
 function drawLimit(...[plot, context, ratio, limit]: [...Draw, Limit]) {
   const { left, width } = plot.bbox;
   const level = y(plot, limit.value);
-  context.strokeStyle = context.fillStyle = colour('--bad');
+  context.strokeStyle = colour('--bad');
   context.lineWidth = 1.5 * ratio;
   context.setLineDash([10, 3, 2, 3].map(length => length * ratio));
   context.beginPath();
   context.moveTo(left, level);
   context.lineTo(left + width, level);
   context.stroke();
-  context.setLineDash([]);
-  context.textAlign = 'right';
-  context.textBaseline = 'bottom';
-  context.fillText(`${limit.name}: ${bytes(limit.value)}`, left + width - 8 * ratio, level - 4 * ratio);
 }
 
+function nameLimit(...[plot, context, ratio, limit]: [...Draw, Limit]) {
+  const { left, width } = plot.bbox;
+  const text = `${limit.name}: ${bytes(limit.value)}`;
+  context.textAlign = 'right';
+  context.textBaseline = 'bottom';
+  const level = y(plot, limit.value) - 4 * ratio;
+  write(context, ratio, '--bad', text, left + width - 8 * ratio, level);
+}
+
+/** The height of a line's words. */
+const rowOf = ({ kind }: Mark, ratio: number) =>
+  (8 + LINES[kind as keyof typeof LINES][3] * ROW) * ratio;
+
 function drawLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
-  const [symbol, name, dash, row] = LINES[mark.kind as keyof typeof LINES];
-  const { left, width, top, height } = plot.bbox;
+  const [, name, dash] = LINES[mark.kind as keyof typeof LINES];
+  const { top, height } = plot.bbox;
   const at = x(plot, mark.step);
-  const line = (8 + row * ROW) * ratio;
-  context.strokeStyle = context.fillStyle = colour(name);
+  context.strokeStyle = colour(name);
   context.lineWidth = (mark.kind === 'ended' ? 3 : 1.6) * ratio;
   context.setLineDash(dash.map(length => length * ratio));
   context.beginPath();
-  context.moveTo(at, line - 6 * ratio);
+  context.moveTo(at, rowOf(mark, ratio) - 6 * ratio);
   context.lineTo(at, top + height);
   context.stroke();
-  const isLate = at > left + width / 2;
-  context.textAlign = isLate ? 'right' : 'left';
+}
+
+/** The words of a line stand right of it where there is room, else left of it. */
+function nameLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
+  const [symbol, name] = LINES[mark.kind as keyof typeof LINES];
+  const { left, width } = plot.bbox;
+  const text = `${symbol} ${mark.words}`;
+  const at = x(plot, mark.step);
+  const isRight = at + 5 * ratio + context.measureText(text).width <= left + width;
+  context.textAlign = isRight ? 'left' : 'right';
   context.textBaseline = 'middle';
-  context.fillText(`${symbol} ${mark.words}`, at + (isLate ? -5 : 5) * ratio, line);
+  write(context, ratio, name, text, at + (isRight ? 5 : -5) * ratio, rowOf(mark, ratio));
+}
+
+/** Words with a rim in the colour of the page, so that no line runs through them. */
+function write(
+  context: CanvasRenderingContext2D,
+  ratio: number,
+  name: string,
+  text: string,
+  ...at: [number, number]
+) {
+  context.setLineDash([]);
+  context.lineJoin = 'round';
+  context.lineWidth = 4 * ratio;
+  context.strokeStyle = colour('--back');
+  context.strokeText(text, ...at);
+  context.fillStyle = colour(name);
+  context.fillText(text, ...at);
 }
 
 function drawDot(...[plot, context, ratio, step]: [...Draw, number]) {

@@ -22,7 +22,8 @@ const COLUMNS: Column<Joined>[] = [
       </>
     ),
   },
-  { title: 'decision', cell: decision },
+  // How often stands beside when.
+  { title: 'decision', cell: row => decision({ ...row, times: 1 }) },
   { title: 'target', cell: row => hook(row.kind) },
   { title: 'outcome', cell: outcome },
 ];
