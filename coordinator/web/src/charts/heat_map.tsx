@@ -13,10 +13,12 @@ import { stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
 import { against, gaps, span, stepsOf, type Grid, type Ground } from './heat';
 
-const [LEFT, LANE, BOTTOM] = [76, 16, 34];
+const [LEFT, LANE, BOTTOM] = [76, 30, 34];
+/** The lane has two rows, because an incident is often of the step of its capture. */
+const [CAPTURES_AT, INCIDENTS_AT] = [8, 22];
 const ROWS_HEIGHT = 440;
-/** Pixels from one symbol of the lane to the next one of the same step. */
-const SYMBOL = 13;
+/** Lower rows have no room for two frames. */
+const INSET_ROW_MIN = 10;
 
 /** Something that happened: a symbol on the lane. */
 export interface Happened {
@@ -263,10 +265,10 @@ function drawRows(context: Context, of: Drawn) {
     const has = (rank: number) => rank >= grid.rows[row].first && rank <= grid.rows[row].last;
     const incident = incidents.find(found => has(found.rank));
     drawName(context, of, row, incident !== undefined);
-    if (incident) drawIncident(context, of, row, incident);
     if (selected !== null && has(selected)) {
       frame(context, '--link', [LEFT, y, right - LEFT, rowHeight - 1]);
     }
+    if (incident) drawIncident(context, of, row, incident);
   });
 }
 
@@ -282,26 +284,28 @@ function drawName(context: Context, of: Drawn, row: number, isSuspect: boolean) 
   context.fillText(end === null ? 'no data' : of.words(end, ground !== 'level'), right + 6, y);
 }
 
-/** From the onset on; a bar marks where it was detected. */
+/** From the onset on, within the frame of the chosen rank; a bar marks where it was detected. */
 function drawIncident(context: Context, of: Drawn, row: number, incident: Incident) {
   const { rowHeight, right } = of;
   const from = xOf(of, incident.onset_step);
-  frame(context, '--mark', [from, yOf(of, row), right - from, rowHeight - 1]);
+  const inset = rowHeight > INSET_ROW_MIN ? 2 : 0;
+  frame(context, '--mark', [
+    from + inset,
+    yOf(of, row) + inset,
+    right - from - 2 * inset,
+    rowHeight - 1 - 2 * inset,
+  ]);
   if (!isShown(of, incident.detected_step)) return;
   context.fillStyle = colour('--mark');
   context.fillRect(xOf(of, incident.detected_step) - 1.5, yOf(of, row), 3, rowHeight - 1);
 }
 
-/** What happened at one step stands side by side. */
 function drawLane(context: Context, of: Drawn) {
-  const drawn = new Map<number, number>();
   context.textAlign = 'center';
   for (const { step, symbol, tone } of of.happened) {
     if (!isShown(of, step)) continue;
-    const before = drawn.get(step) ?? 0;
-    drawn.set(step, before + 1);
     context.fillStyle = colour(tone);
-    context.fillText(symbol, xOf(of, step) + before * SYMBOL, LANE / 2);
+    context.fillText(symbol, xOf(of, step), symbol === '◎' ? CAPTURES_AT : INCIDENTS_AT);
   }
 }
 
