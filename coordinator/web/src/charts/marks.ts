@@ -13,15 +13,23 @@ export interface Mark {
   words: string;
 }
 
-/** The symbol of a line, its colour and dash, and the row that its words are on. */
-type Line = [symbol: string, colour: string, dash: number[], row: number];
+/** The symbol of a line, its colour and dash. */
+type Line = [symbol: string, colour: string, dash: number[]];
 
+/** The words of each kind are on a row of their own, in this order. */
 const LINES: Record<Exclude<Mark['kind'], 'capture'>, Line> = {
-  onset: ['◇', '--onset', [5, 3], 0],
-  detected: ['◆', '--mark', [], 1],
-  ended: ['✕', '--mark', [], 2],
+  onset: ['◇', '--onset', [5, 3]],
+  detected: ['◆', '--mark', []],
+  ended: ['✕', '--mark', []],
 };
 const ROW = 15;
+
+/** The kinds of these marks that have words. */
+const rowsOf = (marks: Mark[]) =>
+  Object.keys(LINES).filter(kind => marks.some(mark => mark.kind === kind));
+
+/** Room above a chart for the words of its marks, in pixels of the style sheet. */
+export const roomFor = (marks: Mark[]) => 7 + rowsOf(marks).length * ROW;
 
 /** Draws in pixels of the screen, of which `ratio` are one of the style sheet. */
 function painted(
@@ -84,13 +92,15 @@ export function placed(marks: Mark[], [first, last]: [number, number]): [Mark[],
 export function drawMarks(plot: uPlot, marks: Mark[], limit: Limit | null) {
   painted(plot, (context, ratio) => {
     const lines = marks.filter(mark => mark.kind !== 'capture');
+    const rows = rowsOf(lines);
+    const rowOf = ({ kind }: Mark) => (8 + rows.indexOf(kind) * ROW) * ratio;
     if (limit) drawLimit(plot, context, ratio, limit);
-    for (const mark of lines) drawLine(plot, context, ratio, mark);
+    for (const mark of lines) drawLine(plot, context, ratio, mark, rowOf(mark));
     for (const mark of marks) if (mark.kind === 'capture') drawDot(plot, context, ratio, mark.step);
     // Words lie above all lines.
     context.font = `${12 * ratio}px system-ui, sans-serif`;
     if (limit) nameLimit(plot, context, ratio, limit);
-    for (const mark of lines) nameLine(plot, context, ratio, mark);
+    for (const mark of lines) nameLine(plot, context, ratio, mark, rowOf(mark));
   });
 }
 
@@ -117,11 +127,8 @@ function nameLimit(...[plot, context, ratio, limit]: [...Draw, Limit]) {
   write(context, ratio, '--bad', text, left + width - 8 * ratio, level);
 }
 
-/** The height of a line's words. */
-const rowOf = ({ kind }: Mark, ratio: number) =>
-  (8 + LINES[kind as keyof typeof LINES][3] * ROW) * ratio;
-
-function drawLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
+/** From the height of its words to the ground of the chart. */
+function drawLine(...[plot, context, ratio, mark, row]: [...Draw, Mark, number]) {
   const [, name, dash] = LINES[mark.kind as keyof typeof LINES];
   const { top, height } = plot.bbox;
   const at = x(plot, mark.step);
@@ -129,13 +136,13 @@ function drawLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
   context.lineWidth = (mark.kind === 'ended' ? 3 : 1.6) * ratio;
   context.setLineDash(dash.map(length => length * ratio));
   context.beginPath();
-  context.moveTo(at, rowOf(mark, ratio) - 6 * ratio);
+  context.moveTo(at, row - 6 * ratio);
   context.lineTo(at, top + height);
   context.stroke();
 }
 
 /** The words of a line stand right of it where there is room, else left of it. */
-function nameLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
+function nameLine(...[plot, context, ratio, mark, row]: [...Draw, Mark, number]) {
   const [symbol, name] = LINES[mark.kind as keyof typeof LINES];
   const { left, width } = plot.bbox;
   const text = `${symbol} ${mark.words}`;
@@ -143,7 +150,7 @@ function nameLine(...[plot, context, ratio, mark]: [...Draw, Mark]) {
   const isRight = at + 5 * ratio + context.measureText(text).width <= left + width;
   context.textAlign = isRight ? 'left' : 'right';
   context.textBaseline = 'middle';
-  write(context, ratio, name, text, at + (isRight ? 5 : -5) * ratio, rowOf(mark, ratio));
+  write(context, ratio, name, text, at + (isRight ? 5 : -5) * ratio, row);
 }
 
 /** Words with a rim in the colour of the page, so that no line runs through them. */

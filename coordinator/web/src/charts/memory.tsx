@@ -25,7 +25,7 @@ import {
   type Levels,
   type PeerBand,
 } from './levels';
-import { drawFan, drawMarks, placed, type Mark } from './marks';
+import { drawFan, drawMarks, placed, roomFor, type Mark } from './marks';
 import { Plot } from './plot';
 import { Key } from './svg';
 
@@ -56,7 +56,7 @@ export interface MemoryOf {
 }
 
 export function MemoryChart(of: MemoryOf) {
-  const { rank, data, unit, limit } = of;
+  const { data, unit, limit } = of;
   const colours = scheme.value;
   const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
     data,
@@ -98,7 +98,7 @@ export function MemoryChart(of: MemoryOf) {
         ))}
         {isHigh ? <span>{`${limit.name}, ${bytes(limit.bytes)}, is above the chart`}</span> : null}
         {isKnown(limit.bytes) || !isBytes(data!) ? null : <span>{`${limit.name} is not known`}</span>}
-        <span>{`rank ${rank}${report ? '' : `; drag over ${unit}s to see what they allocated and kept`}`}</span>
+        {report ? null : <span>{`drag over ${unit}s to see what they allocated and kept`}</span>}
       </figcaption>
     </figure>
   );
@@ -177,7 +177,7 @@ function options(
   return {
     legend: { show: false },
     // At the right, half of a step's number.
-    padding: [52, 24, 0, 0],
+    padding: [roomFor(marks), 24, 0, 0],
     cursor: { drag: { x: true, y: false, setScale: false }, y: false },
     scales: { x: { time: false, range: () => range }, y: { range: () => [0, top] } },
     axes: [
