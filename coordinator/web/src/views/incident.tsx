@@ -170,29 +170,27 @@ function Figures({ of }: { of: Incident }) {
   const isInPart = of.explained_bytes > 0 && of.unexplained_bytes > 0;
   const part = (name: string, bytes: number): [string, ComponentChildren] | null =>
     isInPart ? [name, <><Size of={bytes} />{`, at ${at(of.last_step)}`}</>] : null;
+  const facts: ([string, ComponentChildren] | null)[] = [
+    ...(of.answers?.growth ?? []).map(
+      ({ title, text, detail }): [string, string] => [title, `${text}, ${detail}`],
+    ),
+    grows ? ['what grows', ACCOUNTS[of.layer] ?? spaced(of.layer)] : null,
+    part('of it explained', of.explained_bytes),
+    part('not explained', of.unexplained_bytes),
+    ['began', at(of.onset_step)],
+    ['detected', at(of.detected_step)],
+    of.peers > 0 ? ['compared with', plural(of.peers, 'peer')] : null,
+    grows && of.ranks > 1 ? ['grow alike', plural(of.ranks, 'rank')] : null,
+    ['opened', <Time at={of.opened_wall_ns} />],
+    of.closed_wall_ns ? ['closed', <Time at={of.closed_wall_ns} />] : null,
+  ];
+  const known = facts.filter(fact => fact !== null);
+  const half = Math.ceil(known.length / 2);
   return (
     <Section title={grows ? 'Growth' : 'Figures'}>
       <div class="columns">
-        <Facts
-          of={[
-            ...(of.answers?.growth ?? []).map(
-              ({ title, text, detail }): [string, string] => [title, `${text}, ${detail}`],
-            ),
-            grows ? ['what grows', ACCOUNTS[of.layer] ?? spaced(of.layer)] : null,
-            part('of it explained', of.explained_bytes),
-            part('not explained', of.unexplained_bytes),
-          ]}
-        />
-        <Facts
-          of={[
-            ['began', at(of.onset_step)],
-            ['detected', at(of.detected_step)],
-            of.peers > 0 ? ['compared with', plural(of.peers, 'peer')] : null,
-            grows && of.ranks > 1 ? ['grow alike', plural(of.ranks, 'rank')] : null,
-            ['opened', <Time at={of.opened_wall_ns} />],
-            of.closed_wall_ns ? ['closed', <Time at={of.closed_wall_ns} />] : null,
-          ]}
-        />
+        <Facts of={known.slice(0, half)} />
+        <Facts of={known.slice(half)} />
       </div>
     </Section>
   );
