@@ -255,6 +255,8 @@ test('the parts of a budget are what there is, and unknown ones are named', () =
   assert.equal(device.used, DEVICE_BYTES - sum(device.parts.filter(part => /free|unaccounted/.test(part.name)), part => part.bytes));
   assert.deepEqual(device.parts.map(part => part.name).slice(-2), ['unaccounted', 'free']);
   assert.equal(budgets.budgetsOf(rank(7, {})).length, 1, 'of the host of rank 7 nothing is known');
+  const [alive, dead] = [{}, { end: 'killed' }].map(of => budgets.budgetsOf(rank(2, of))[0].name);
+  assert.deepEqual([alive, dead], ['rank 2', '■ rank 2'], 'a rank that has ended holds nothing now');
 });
 
 test('a legend has each colour once: what devices and hosts hold does not look the same', () => {

@@ -26,7 +26,8 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         {legendOf(shown).map(([kind, names]) => (
           <Key kind={kind}>{names}</Key>
         ))}
-        {unknown.size ? <span>{`not known for some of them: ${[...unknown].join(', ')}`}</span> : null}
+        {unknown.size ? <span>{`not measured on some ranks: ${[...unknown].join(', ')}`}</span> : null}
+        {ranks.some(of => of.end) ? <span>■ last bytes of a rank that has ended</span> : null}
         {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
       </figcaption>
     </figure>

@@ -65,11 +65,11 @@ export function legendOf(budgets: Budget[]): [kind: string, names: string][] {
 }
 
 export const budgetsOf = (rank: Rank): Budget[] => [
-  ...rank.devices.map(device => ofDevice(rank.rank, device, rank.devices.length > 1)),
+  ...rank.devices.map(device => ofDevice(rank, device, rank.devices.length > 1)),
   ...ofHost(rank),
 ];
 
-function ofDevice(rank: number, { ledger, device }: Device, isOneOfSeveral: boolean): Budget {
+function ofDevice({ rank, end }: Rank, { ledger, device }: Device, isOneOfSeveral: boolean): Budget {
   const { layers, unaccounted_bytes: rest, device_bytes: size } = ledger;
   // The ledger goes from the outside in: what is free comes first there, and last here.
   const parts = layers.flatMap(of => (of.bytes ? [part(of.layer, of.bytes)] : [])).reverse();
@@ -77,7 +77,9 @@ function ofDevice(rank: number, { ledger, device }: Device, isOneOfSeveral: bool
     parts.splice(parts.at(-1)?.name === FREE ? -1 : parts.length, 0, part(UNACCOUNTED, rest));
   }
   const unknown = layers.filter(layer => !isKnown(layer.bytes)).map(layer => layer.layer);
-  return budget(`rank ${rank}${isOneOfSeveral ? `.${device}` : ''}`, rank, parts, unknown, size);
+  // A rank that has ended holds nothing: these are its last bytes.
+  const name = `${end ? '■ ' : ''}rank ${rank}${isOneOfSeveral ? `.${device}` : ''}`;
+  return budget(name, rank, parts, unknown, size);
 }
 
 /** The host's memory of a rank and its workers, within its cgroup where it has one. */
