@@ -64,7 +64,7 @@ function columns(job: string, unit: string): Column<Rank>[] {
     },
     {
       title: 'node',
-      cell: row => `${row.node}${row.pid ? `, pid ${row.pid}` : ''}`,
+      cell: row => `${row.node}${row.pid ? `, pid\u00a0${row.pid}` : ''}`,
       sort: row => row.node,
     },
     {
@@ -83,7 +83,7 @@ function columns(job: string, unit: string): Column<Rank>[] {
     },
     inBytes('allocated', row => sum(row, 'allocated_bytes')),
     inBytes('reserved', row => sum(row, 'reserved_bytes')),
-    inBytes('peak', row => sum(row, 'peak_allocated_bytes')),
+    inBytes('highest peak', row => sum(row, 'peak_allocated_bytes')),
     inBytes('device', row => sum(row, 'device_bytes') || null),
     inNumbers('blocks', row => sum(row, 'blocks')),
     inNumbers('OOMs', row => sum(row, 'ooms')),
