@@ -98,6 +98,13 @@ test('the flames of no stack are one without bytes', () => {
   assert.equal(flame.placed(root).length, 1);
 });
 
+test('the name of a flame is written whole, without its line, or with an ellipsis', () => {
+  const name = 'optimize  training.rs:213';
+  const fit = room => flame.fitting(name, room, text => text.length);
+  const found = [25, 24, 8, 7, 3, 2, 0].map(fit);
+  assert.deepEqual(found, [name, 'optimize', 'optimize', 'optimi…', 'op…', '', '']);
+});
+
 // --- the heat map -------------------------------------------------------------
 
 /** A grid with these rows, of as many steps as columns unless others are named. */
@@ -255,8 +262,8 @@ test('the parts of a budget are what there is, and unknown ones are named', () =
   assert.equal(device.used, DEVICE_BYTES - sum(device.parts.filter(part => /free|unaccounted/.test(part.name)), part => part.bytes));
   assert.deepEqual(device.parts.map(part => part.name).slice(-2), ['unaccounted', 'free']);
   assert.equal(budgets.budgetsOf(rank(7, {})).length, 1, 'of the host of rank 7 nothing is known');
-  const [alive, dead] = [{}, { end: 'killed' }].map(of => budgets.budgetsOf(rank(2, of))[0].name);
-  assert.deepEqual([alive, dead], ['rank 2', '■ rank 2'], 'a rank that has ended holds nothing now');
+  const names = [{}, { end: 'killed' }].map(of => budgets.budgetsOf(rank(2, of))[0].name);
+  assert.deepEqual(names, ['rank 2', '■ rank 2'], 'a rank that has ended holds nothing now');
 });
 
 test('a legend has each colour once: what devices and hosts hold does not look the same', () => {

@@ -18,7 +18,7 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
   const all = ranks.flatMap(budgetsOf).filter(of => of.parts.length > 0);
   if (all.length === 0) return <Soft>no device has reported its layers</Soft>;
   const shown = all.slice(0, ROWS_MAX);
-  const unknown = new Set(shown.flatMap(of => of.unknown));
+  const unknown = [...new Set(shown.flatMap(of => of.unknown))].join(', ');
   return (
     <figure>
       <Chart height={shown.length * ROW} draw={width => <Bars rows={shown} width={width} />} />
@@ -26,7 +26,7 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         {legendOf(shown).map(([kind, names]) => (
           <Key kind={kind}>{names}</Key>
         ))}
-        {unknown.size ? <span>{`not measured on some ranks: ${[...unknown].join(', ')}`}</span> : null}
+        {unknown ? <span>{`not measured on some ranks: ${unknown}`}</span> : null}
         {ranks.some(of => of.end) ? <span>■ last bytes of a rank that has ended</span> : null}
         {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
       </figcaption>

@@ -69,7 +69,11 @@ export const budgetsOf = (rank: Rank): Budget[] => [
   ...ofHost(rank),
 ];
 
-function ofDevice({ rank, end }: Rank, { ledger, device }: Device, isOneOfSeveral: boolean): Budget {
+function ofDevice(
+  { rank, end }: Rank,
+  { ledger, device }: Device,
+  isOneOfSeveral: boolean,
+): Budget {
   const { layers, unaccounted_bytes: rest, device_bytes: size } = ledger;
   // The ledger goes from the outside in: what is free comes first there, and last here.
   const parts = layers.flatMap(of => (of.bytes ? [part(of.layer, of.bytes)] : [])).reverse();

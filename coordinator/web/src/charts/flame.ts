@@ -109,3 +109,16 @@ export function flameAt(root: Flame, path: number[]): Flame {
   }
   return at;
 }
+
+/** As much of a function with its line as there is room for: all, without its line, or cut; nothing
+ * where less than two characters fit. */
+export function fitting(name: string, room: number, widthOf: (text: string) => number): string {
+  const short = name.split('  ')[0];
+  const whole = [name, short].find(text => widthOf(text) <= room);
+  if (whole !== undefined) return whole;
+  const letters = [...short];
+  let count = Math.ceil((letters.length * room) / widthOf(short));
+  const cut = () => `${letters.slice(0, count).join('')}…`;
+  while (count > 0 && widthOf(cut()) > room) count -= 1;
+  return count > 1 ? cut() : '';
+}

@@ -10,7 +10,17 @@ import type { Frame } from '../types';
 import { bytes, plural } from '../units';
 import { visible } from '../visible';
 import { Canvas, type Paint } from './canvas';
-import { flameAt, flames, pathOf, placed, weight, type Flame, type Placed, type StackBytes } from './flame';
+import {
+  fitting,
+  flameAt,
+  flames,
+  pathOf,
+  placed,
+  weight,
+  type Flame,
+  type Placed,
+  type StackBytes,
+} from './flame';
 
 const ROW = 19;
 const ROWS_MAX = 60;
@@ -132,13 +142,9 @@ function draw(
     context.strokeRect(x + 1, y + 1, Math.max(1, wide - 3), ROW - 3);
   }
   if (wide < NAME_MIN) return;
-  context.save();
-  context.beginPath();
-  context.rect(x, y, wide - 4, ROW);
-  context.clip();
   context.fillStyle = colour('--text');
-  context.fillText(visible(name), x + 4, y + ROW / 2);
-  context.restore();
+  const text = fitting(visible(name), wide - 8, text => context.measureText(text).width);
+  context.fillText(text, x + 4, y + ROW / 2);
 }
 
 const mixed = (from: number[], to: number[], weight: number) =>
