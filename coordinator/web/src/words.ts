@@ -69,7 +69,7 @@ export function endOf(rank: Rank | null): string | null {
   const memory =
     ooms > 0 ? `ran out of device memory (${plural(ooms, 'request')} failed) and ` : '';
   const detail = rank.end !== 'exited' && rank.end_detail ? ` (${rank.end_detail})` : '';
-  return `Rank ${rank.rank} ${memory}${how} after ${unitOf(rank)} ${whole(rank.step)}${detail}`;
+  return `rank ${rank.rank} ${memory}${how} after ${unitOf(rank)} ${whole(rank.step)}${detail}`;
 }
 
 // The least urgent first.

@@ -101,11 +101,11 @@ test('a dead rank is said to be dead, with the failed requests', () => {
   const dead = rankOf(2, { step: 812, end: 'oom_killed', end_detail: 'signal 9', ooms: 1 });
   assert.equal(
     words.endOf(dead),
-    'Rank 2 ran out of device memory (1 request failed) and ' +
+    'rank 2 ran out of device memory (1 request failed) and ' +
       "was killed by the kernel's OOM killer after step 812 (signal 9)",
   );
   const exited = rankOf(2, { step: 812, end: 'exited', end_detail: 'sealed' });
-  assert.equal(words.endOf(exited), 'Rank 2 has exited after step 812');
+  assert.equal(words.endOf(exited), 'rank 2 has exited after step 812');
   assert.deepEqual([dead, exited, rankOf(2, {}), null].map(words.hasDied), [true, false, false, false]);
 });
 
