@@ -94,6 +94,17 @@ describe('addresses', { skip: noBrowser }, () => {
     }
   });
 
+  test('a card names its job where the view is about more than that', async () => {
+    const jobs = () => page.locator('.alert').getByRole('link', { name: 'train-7b', exact: true });
+    await to('#/');
+    await jobs().first().waitFor();
+    for (const view of ['#/job/train-7b', '#/capture/cap-train-7b']) {
+      await to(view);
+      await page.locator('.alert').first().waitFor();
+      assert.equal(await jobs().count(), 0, view);
+    }
+  });
+
   test('Back and Forward go through what was looked at, and not through the order of a table', async () => {
     await to('#/');
     await page.getByRole('link', { name: SENTENCE }).click();

@@ -11,8 +11,15 @@ import { Age, Chip, Frame, Soft } from './basics';
 import { Link } from './link';
 import { Text } from './six_answers';
 
-/** `rank` is the rank of the incident, where it is known. */
-export function IncidentCard({ incident, rank }: { incident: Incident; rank: Rank | null }) {
+interface CardOf {
+  incident: Incident;
+  /** The rank of the incident, where it is known. */
+  rank: Rank | null;
+  /** What all cards of the view are about. */
+  of?: 'job';
+}
+
+export function IncidentCard({ incident, rank, of }: CardOf) {
   const { id, job, state, urgency, sentence, culprit, answers, closed_reason: reason } = incident;
   const end = endSince(incident, rank);
   const tone = state !== 'open' ? 'closed' : isSilenced(incident) ? 'silenced' : urgency;
@@ -26,9 +33,11 @@ export function IncidentCard({ incident, rank }: { incident: Incident; rank: Ran
         <Chip name={state} />
         <Chip name={incident.class} />
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
-        <Fact name="job">
-          <Link view="job" id={job}>{job}</Link>
-        </Fact>
+        {of === 'job' ? null : (
+          <Fact name="job">
+            <Link view="job" id={job}>{job}</Link>
+          </Fact>
+        )}
         <Fact name="rank">
           <Link view="job" id={job} values={{ rank: incident.rank }}>{incident.rank}</Link>
         </Fact>

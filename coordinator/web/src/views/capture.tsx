@@ -54,7 +54,7 @@ export function CaptureView({ id }: { id: string }) {
       <div class="capture-rest">
         <Section title="Incidents that use this capture">
           {resting.map(of => (
-            <IncidentCard key={of.id} incident={of} rank={null} />
+            <IncidentCard key={of.id} incident={of} rank={null} of="job" />
           ))}
           {resting.length === 0 ? <NoIncident capture={capture} incidents={incidents?.incidents ?? []} /> : null}
         </Section>

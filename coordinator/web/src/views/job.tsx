@@ -80,7 +80,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
           {report ? null : <SetBaseline of={{ kind: 'run', job, attempt }} />}
         </p>
         {open.map(incident => (
-          <IncidentCard incident={incident} rank={rankIn(ranks, incident.rank)} />
+          <IncidentCard incident={incident} rank={rankIn(ranks, incident.rank)} of="job" />
         ))}
       </div>
       <div>
@@ -136,7 +136,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
       {closed.length ? (
         <Section title="Closed incidents">
           {closed.map(incident => (
-            <IncidentCard incident={incident} rank={null} />
+            <IncidentCard incident={incident} rank={null} of="job" />
           ))}
         </Section>
       ) : null}
