@@ -180,11 +180,11 @@ function AskForCapture({ job }: { job: string }) {
     );
   };
   return (
-    <>
+    <span>
       <button type="button" onClick={ask}>
         Capture all ranks now
-      </button>
+      </button>{' '}
       <span role="status">{said}</span>
-    </>
+    </span>
   );
 }
