@@ -506,6 +506,23 @@ describe('tables and parts', { skip: noBrowser }, () => {
     await page.getByText('1 of 4').waitFor();
   });
 
+  test('the strip of a job is of the account that its incident is about', async () => {
+    const job = () => page.getByRole('row').filter({ has: page.getByRole('link', { name: 'train-7b' }) });
+    const strip = name => job().getByRole('img', { name: new RegExp(`^${name}: median rank`) });
+    await to('#/');
+    await strip('allocated, minimum of each step').waitFor();
+    made.change = (path, found) =>
+      path === 'incidents' ? { incidents: found.incidents.map(of => ({ ...of, layer: 'host' })) } : found;
+    try {
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    await strip('host memory, private').waitFor();
+    await job().getByText('host memory, private', { exact: true }).last().waitFor();
+  });
+
   test('the theme is chosen and kept', async () => {
     await to('#/');
     for (const name of ['light', 'dark']) await page.getByRole('button', { name: /^Theme/ }).click();

@@ -9,7 +9,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
 import { colour, rgb, scheme } from '../theme';
 import type { Segments } from '../types';
-import { bytes } from '../units';
+import { bytes, whole } from '../units';
 import { Canvas, type Paint } from './canvas';
 import { huesOf, indexAt, isFree, lineOf, presence, stepsOf, type Part, type Row } from './segments';
 
@@ -76,7 +76,8 @@ export function SegmentMap(of: SegmentMapOf) {
     setCursor(next);
     show(scroller.current, next.row);
   };
-  const said = at ? of.words(at) : 'point at the map, or use the arrow keys on it, for a block';
+  const more = total > height ? `; scroll in it for all ${whole(rows.length)} rows` : '';
+  const said = at ? of.words(at) : `point at the map, or use the arrow keys on it, for a block${more}`;
   return (
     <figure>
       <div

@@ -51,7 +51,7 @@ export function HomeView() {
       </section>
       <div class="home-jobs">
         <Section title="Jobs">
-          <JobTable jobs={jobs.data.jobs} />
+          <JobTable jobs={jobs.data.jobs} open={open} />
         </Section>
       </div>
       <div class="home-closed">{closed.length ? <Closed incidents={closed} /> : null}</div>
@@ -136,11 +136,14 @@ const STATES: Job['state'][] = [
 const place = ({ state }: Job): number =>
   STATES.includes(state) ? STATES.indexOf(state) : STATES.length;
 
-function JobTable({ jobs }: { jobs: Job[] }) {
+function JobTable({ jobs, open }: { jobs: Job[]; open: Incident[] }) {
   const sorted = [...jobs].sort(
     (a, b) => place(a) - place(b) || b.started_wall_ns - a.started_wall_ns,
   );
   const shown = filtered(sorted, of => [of.job, ...of.nodes, ...stateWords(of)]);
+  // The first is the one with the least time left.
+  const incidentOf = ({ job, attempt }: Job) =>
+    open.find(of => of.job === job && of.attempt === attempt);
   const drawn = new Set(shown.slice(0, STRIPS_MAX).map(of => of.job));
   return (
     <>
@@ -163,7 +166,7 @@ function JobTable({ jobs }: { jobs: Job[] }) {
           { title: 'job', cell: of => <Link view="job" id={of.job}>{of.job}</Link>, sort: of => of.job },
           {
             title: 'median and highest rank',
-            cell: of => (drawn.has(of.job) ? <Strip job={of} /> : '–'),
+            cell: of => (drawn.has(of.job) ? <Strip job={of} incident={incidentOf(of)} /> : '–'),
           },
           { title: 'attempt', cell: of => of.attempt, number: true },
           {
