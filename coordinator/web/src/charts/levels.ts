@@ -74,7 +74,7 @@ export interface Fan {
   p90: number;
 }
 
-/** The highest level of a forecast after so many steps. */
+/** The highest level of a forecast this number of steps after its beginning. */
 export const levelAhead = ({ level, full, p10 }: Fan, steps: number): number =>
   steps < p10 ? level + (full - level) * (steps / p10) : full;
 
