@@ -253,6 +253,12 @@ test('a forecast is followed to its early end, and no further', () => {
 
 // --- budgets ------------------------------------------------------------------
 
+test('parts say of which steps they are', () => {
+  const of = (...steps) => budgets.stepsOf(steps.map(step => ({ step, clock: 'steps' })));
+  assert.equal(of(1712, 1712), 'at step 1,712');
+  assert.equal(of(1712, 711, 1000), 'at steps 711 to 1,712');
+});
+
 test('the parts of a budget are what there is, and unknown ones are named', () => {
   const [device, host] = budgets.budgetsOf(rank(2, {}));
   for (const of of [device, host]) assert.equal(of.sum, sum(of.parts, part => part.bytes));

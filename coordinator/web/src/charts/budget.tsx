@@ -6,7 +6,7 @@ import { report } from '../api';
 import { Soft } from '../parts/basics';
 import type { Rank } from '../types';
 import { bytes } from '../units';
-import { budgetsOf, legendOf, type Budget } from './budgets';
+import { budgetsOf, legendOf, stepsOf, type Budget } from './budgets';
 import { Chart, Key, scale } from './svg';
 
 const [ROW, BAR, LEFT] = [26, 18, 84];
@@ -26,6 +26,7 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         {legendOf(shown).map(([kind, names]) => (
           <Key kind={kind}>{names}</Key>
         ))}
+        <span>{stepsOf(ranks)}</span>
         {unknown ? <span>{`not measured on some ranks: ${unknown}`}</span> : null}
         {ranks.some(of => of.end) ? <span>■ last bytes of a rank that has ended</span> : null}
         {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
