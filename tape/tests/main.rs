@@ -9,6 +9,7 @@ mod marks;
 mod outside;
 mod points_in_time;
 mod rewind;
+mod step_race;
 mod turns;
 
 // What several of them share.

@@ -10,7 +10,7 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_819, 5_727),
-    ("cli", 18_067, 1_760),
+    ("cli", 18_070, 1_760),
     ("coordinator", 27_387, 12_917),
     ("core", 35_452, 13_233),
     ("disk", 1_075, 0),
@@ -19,7 +19,7 @@ const LINES_MAX: [(&str, usize, usize); 21] = [
     ("proto", 3_768, 965),
     ("recorder", 7_890, 145),
     ("store", 12_776, 5_236),
-    ("tape", 10_856, 2_666),
+    ("tape", 10_864, 2_804),
     ("tests", 0, 9_223),
     ("tests/bucket", 0, 755),
     ("tests/disk", 0, 835),

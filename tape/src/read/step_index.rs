@@ -53,7 +53,7 @@ impl<S: Source> Tape<S> {
     /// Reads no more of the tape than that, and a few records to find the first.
     pub fn next_steps(&self, device: u8, after_step: u64, records_max: usize) -> Steps {
         let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
-        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let (written, pending) = self.newest(&lane);
         let first = self.first_record(&lane, written, |step| step.record.last_step > after_step);
         let first = first.map_or(written, |(number, _)| number);
         let end = written.min(first.saturating_add(records_max as u64));
@@ -61,7 +61,7 @@ impl<S: Source> Tape<S> {
         // Where no record is whole, none was written; without room that is not known.
         let has_more = end < written && (records_max == 0 || !records.is_empty());
         if end == written {
-            self.add_pending(&lane, &mut records);
+            add_pending(pending, &mut records);
         }
         let wall = |step: IndexedStep| StepRecord {
             end_wall_ns: self.wall_ns(step.end_mono_ns),
@@ -70,8 +70,11 @@ impl<S: Source> Tape<S> {
         let mut records: Vec<StepRecord> = records.into_iter().map(wall).collect();
         records.retain(|record| record.last_step > after_step);
         records.sort_by_key(|record| record.last_step);
-        let has_more = has_more || records.len() > records_max;
-        records.truncate(records_max);
+        // Slots that were written again meanwhile have much newer steps; others come before them.
+        let gap = |pair: &[StepRecord]| pair[1].first_step > pair[0].last_step.saturating_add(1);
+        let whole = records.windows(2).position(gap).map_or(records.len(), |last| last + 1);
+        let has_more = has_more || records.len() > records_max.min(whole);
+        records.truncate(records_max.min(whole));
         for record in &mut records {
             record.first_step = record.first_step.max(after_step.saturating_add(1));
         }
@@ -101,11 +104,11 @@ impl<S: Source> Tape<S> {
 
     /// All records of a lane by the present clock, oldest first, including the head's record.
     pub(crate) fn indexed_steps(&self, lane: &LaneLayout) -> Vec<IndexedStep> {
-        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let (written, pending) = self.newest(lane);
         let first = self.first_record(lane, written, |_| true);
         let first = first.map_or(written, |(number, _)| number);
         let mut records = self.records(lane, first..written);
-        self.add_pending(lane, &mut records);
+        add_pending(pending, &mut records);
         records
     }
 
@@ -136,22 +139,12 @@ impl<S: Source> Tape<S> {
         records
     }
 
-    /// Adds the record that the head of a lane stands for, if it is newer than the others.
-    fn add_pending(&self, lane: &LaneLayout, records: &mut Vec<IndexedStep>) {
-        if let Some(step) = self.pending_record(lane)
-            && records.last().is_none_or(|last| last.record.last_step < step.record.last_step)
-        {
-            records.push(step);
-        }
-    }
-
     /// The oldest record of a lane whose end its events still cover, where they cover all from
     /// position `held` on.
     fn first_covered(&self, lane: &LaneLayout, held: u64) -> Option<IndexedStep> {
-        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
+        let (written, pending) = self.newest(lane);
         let found = self.first_record(lane, written, |step| step.cursor >= held);
-        let found = found.map(|(_, step)| step);
-        found.or_else(|| self.pending_record(lane).filter(|step| step.cursor >= held))
+        found.map(|(_, step)| step).or(pending.filter(|step| step.cursor >= held))
     }
 
     /// The oldest record of a lane that `is_wanted` accepts, by the present clock, with its number.
@@ -188,35 +181,50 @@ impl<S: Source> Tape<S> {
         if is_turn { 0 } else { birth }
     }
 
-    /// The record of steps that ended after the lane's last event: the lane's writer has not
-    /// written it yet, but nothing has happened since, so the head has all of it.
-    fn pending_record(&self, lane: &LaneLayout) -> Option<IndexedStep> {
+    /// Number of records that a lane has written, and the record of steps that ended after its last
+    /// event: the lane's writer has not written it yet, but nothing has happened since, so the head
+    /// has all of it. Both are of one moment; of two, a step that was closed between them would be
+    /// in neither.
+    fn newest(&self, lane: &LaneLayout) -> (u64, Option<IndexedStep>) {
         const TRIES_MAX: usize = 16;
         let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);
+        let mut written = 0;
         for attempt in 1..=TRIES_MAX {
-            let mut words = self.words::<{ head::WORDS }>(lane.head)?;
-            let [finished, end_ns] = self.words::<2>(header::STEP)?;
+            let Some(mut words) = self.words::<{ head::WORDS }>(lane.head) else { break };
+            let Some([finished, end_ns]) = self.words::<2>(header::STEP) else { break };
+            written = words[head::STEPS_WRITTEN].min(CURSOR_MAX);
             let steps_since_ns = self.word(header::STEPS_SINCE_NS);
             let known = known_steps(words[head::STEP], finished, steps_since_ns);
             if finished <= known {
-                return None;
+                break;
             }
             let failures = self.word(failures_at);
-            let again = self.words::<{ head::WORDS }>(lane.head)?;
-            let still = again == words && self.word(header::STEP) == finished;
+            let again = self.words::<{ head::WORDS }>(lane.head);
+            let still = again == Some(words) && self.word(header::STEP) == finished;
             let whole = words[head::DONE] == words[head::RESERVED];
             // A writer that died inside its last event never becomes whole: cut before that event.
             if still && (whole || attempt == TRIES_MAX) {
                 words[head::RESERVED] = words[head::DONE];
                 let read = |index: usize| words.get(index).copied().unwrap_or(0);
-                return decode_step(&pending_step(read, known, finished, [end_ns, failures]));
+                let step = pending_step(read, known, finished, [end_ns, failures]);
+                return (written, decode_step(&step));
             }
         }
-        None
+        (written, None)
     }
 
     fn device_of(&self, lane: &LaneLayout) -> u8 {
         self.lanes.iter().position(|each| each.as_ref() == Some(lane)).unwrap_or(HOST_LANE) as u8
+    }
+}
+
+/// Adds the record that the head of a lane stands for, if it is newer than the others.
+fn add_pending(pending: Option<IndexedStep>, records: &mut Vec<IndexedStep>) {
+    let known = records.last().map_or(0, |last| last.record.last_step);
+    if let Some(mut step) = pending.filter(|step| step.record.last_step > known) {
+        // The writer may be closing the steps before it.
+        step.record.first_step = step.record.first_step.max(known + 1);
+        records.push(step);
     }
 }
 
