@@ -129,7 +129,7 @@ impl fmt::Display for Evidence {
             Self::FoundDead => {
                 "the process was gone, its tape not sealed, when the agent first saw the tape"
             }
-            Self::Vanished => "the process vanished without sealing its tape",
+            Self::Vanished => "the process vanished without ending itself",
             Self::TapeGone => "its tape was gone when the agent came back",
             Self::OomKillsRose { of, before, after } => {
                 let of = match of {
@@ -138,7 +138,7 @@ impl fmt::Display for Evidence {
                 };
                 return write!(
                     f,
-                    "the process vanished without sealing its tape, and the OOM kills of its {of} \
+                    "the process vanished without ending itself, and the OOM kills of its {of} \
                      rose from {before} to {after}"
                 );
             }

@@ -450,7 +450,7 @@ fn growth(of: &Incident) -> Vec<Answer> {
         Layer::Process => Vec::new(),
         Layer::Progress if grown == 0 => Vec::new(),
         Layer::Progress => vec![fact("behind its peers", plural(grown, unit))],
-        Layer::Spread => vec![fact("above its peers", bytes(grown))],
+        Layer::Spread => vec![fact("above its peers", format!("at least {}", bytes(grown)))],
         Layer::Retries | Layer::Churn => {
             vec![fact("recurs", format!("in {grown} of the last 64 {unit}s"))]
         }

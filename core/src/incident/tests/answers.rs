@@ -386,7 +386,7 @@ fn growth_has_the_unit_of_its_layer_and_its_step() {
     let tensors = [("growth", "+1 tensor a step"), ("grown", "48 tensors")];
     check(Layer::Blocks, 1, 48, &tensors);
     check(Layer::Churn, 0, 48, &[("recurs", "in 48 of the last 64 steps")]);
-    check(Layer::Spread, 0, 64, &[("above its peers", "64 B")]);
+    check(Layer::Spread, 0, 64, &[("above its peers", "at least 64 B")]);
     check(Layer::Progress, 0, 1, &[("behind its peers", "1 step")]);
     check(Layer::Progress, 0, 0, &[]);
     check(Layer::Process, 0, 0, &[]);
