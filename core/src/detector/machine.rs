@@ -231,7 +231,8 @@ impl Detector {
         let Some(key) = self.primary_of(rank) else { return RankView::default() };
         let Some(series) = self.series.get(&key) else { return RankView::default() };
         let group = self.groups.of(rank);
-        let growing = self.findings.of_rank(rank).any(|open| open.grows())
+        let findings = || self.findings.of_rank(rank);
+        let growing = findings().any(|open| open.grows())
             || TRACKED_LAYERS.iter().any(|&layer| self.findings.common(layer, group).is_some());
         let is_rising = |layer: Layer| {
             series.track(layer).is_some_and(|track| track.rising.iter().any(|&rising| rising))
@@ -240,7 +241,7 @@ impl Detector {
             RankState::Growing
         } else if self.own_window_is_empty(key) {
             RankState::Warming
-        } else if TRACKED_LAYERS.into_iter().any(is_rising) {
+        } else if findings().next().is_some() || TRACKED_LAYERS.into_iter().any(is_rising) {
             RankState::Watching
         } else {
             RankState::Healthy

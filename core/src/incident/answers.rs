@@ -311,6 +311,9 @@ fn kind(of: &Incident, context: &Context<'_>) -> Answer {
     let urgency = match of.urgency {
         // Its sentence says when it pages.
         Urgency::Notice if of.growth.is_standstill() => "a notice: it does not page yet",
+        Urgency::Notice if of.growth.layer.grows() && !of.growth.is_sure => {
+            "a notice until the growth is certain"
+        }
         Urgency::Notice => "a notice: it does not page",
         Urgency::Ticket => "a ticket: for the next working day",
         Urgency::Page => "it pages",

@@ -181,6 +181,12 @@ fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
             detector.sample(step * STEP_NS, &sample);
         }
         findings.extend(core::iter::from_fn(|| detector.poll()));
+        let states = [1, 2].map(|rank| detector.state(rank).state);
+        match findings.len() {
+            1 => assert_eq!(states, [RankState::Healthy, RankState::Watching]),
+            2 => assert_eq!(states, [RankState::Healthy; 2]),
+            _ => {}
+        }
     }
     let key = GrowthKey { rank: 2, device: 2, layer: Layer::Spread, scope: Scope::OneRank };
     let [Finding::Opened(growth), Finding::Closed(closed)] = &findings[..] else {

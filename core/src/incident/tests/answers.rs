@@ -248,6 +248,10 @@ fn the_kind_says_how_sure_it_is_and_how_urgent() {
     let notice = Incident { urgency: Urgency::Notice, ..known(Class::Unknown) };
     let why = "the capture does not explain it; a notice: it does not page";
     kind(&notice, &ALIVE, "no diagnosis yet", why);
+    let mut early = notice;
+    early.growth.is_sure = false;
+    let why = "the capture does not explain it; a notice until the growth is certain";
+    kind(&early, &ALIVE, "no diagnosis yet", why);
     let mut stands = Incident { urgency: Urgency::Notice, ..of_layer(Layer::Progress) };
     stands.growth.scope = Scope::AllRanks;
     let detail = stands.answers(&ALIVE).kind.detail;
