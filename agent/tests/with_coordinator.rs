@@ -69,7 +69,8 @@ async fn ranks_are_reported_from_first_to_last_step() {
     assert_eq!((exited.end(), exited.step), (v1::RankEnd::Exited, 25));
     assert_eq!((killed.end(), killed.step), (v1::RankEnd::Killed, 8));
     // The agent may see the kernel's word before it tells of the end.
-    let is_said = |said: &str| ["without sealing", "signal 9"].iter().any(|of| said.contains(of));
+    let is_said =
+        |said: &str| ["did not exit in order", "signal 9"].iter().any(|of| said.contains(of));
     assert!(is_said(&killed.detail), "{}", killed.detail);
     agent.stop().await;
 

@@ -118,7 +118,7 @@ fn a_step_that_is_closed_under_the_reader_is_read_or_counted() {
                 if reading == READINGS && reads_left.get().is_some() {
                     break 'reads;
                 }
-                let steps = tape.steps_after(0, known);
+                let steps = tape.next_steps(0, known, usize::MAX);
                 let Some(first) = steps.records.first() else { continue };
                 known += steps.missed;
                 assert_eq!(first.first_step, known + 1, "before read {reads}: {acts:?}");

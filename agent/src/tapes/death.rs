@@ -127,9 +127,9 @@ impl fmt::Display for Evidence {
                 "the process is gone, and its recorder had turned itself off before that"
             }
             Self::FoundDead => {
-                "the process was gone, its tape not sealed, when the agent first saw the tape"
+                "the process was gone, without an orderly exit, when the agent first saw the tape"
             }
-            Self::Vanished => "the process vanished without ending itself",
+            Self::Vanished => "the process is gone and did not exit in order",
             Self::TapeGone => "its tape was gone when the agent came back",
             Self::OomKillsRose { of, before, after } => {
                 let of = match of {
@@ -138,7 +138,7 @@ impl fmt::Display for Evidence {
                 };
                 return write!(
                     f,
-                    "the process vanished without ending itself, and the OOM kills of its {of} \
+                    "the process is gone and did not exit in order, and the OOM kills of its {of} \
                      rose from {before} to {after}"
                 );
             }
@@ -329,7 +329,10 @@ mod tests {
         check(&[ALIVE, exited(1)], Some((Cause::Failed, 200, "exited with status 1")));
         check(&[ALIVE, Sighting { sealed: true, ..ALIVE }], None);
         check(&[ALIVE, quiet(200)], None);
-        check(&[ALIVE, quiet(200), quiet(300)], Some((Cause::Killed, 200, "without sealing")));
+        check(
+            &[ALIVE, quiet(200), quiet(300)],
+            Some((Cause::Killed, 200, "did not exit in order")),
+        );
         check(&[ALIVE, quiet(200), ALIVE], None);
         // The lock was taken only after the agent had seen the file.
         check(&[quiet(50), ALIVE], None);
@@ -365,7 +368,7 @@ mod tests {
         check(&[&sightings[..], &[killed]].concat(), Some((Cause::Killed, 200, "signal 11 ended")));
         check(
             &[&sightings[..], &[ending(late)]].concat(),
-            Some((Cause::Killed, 200, "without sealing")),
+            Some((Cause::Killed, 200, "did not exit in order")),
         );
     }
 
@@ -382,7 +385,7 @@ mod tests {
         let seen = |of: Sighting| [&found[..], &[of, running(late + 9)]].concat();
         check(&seen(ended(late + 1, Some(-6))), Some((Cause::Killed, 200, "signal 6 ended")));
         check(&seen(ended(late + 1, Some(3))), Some((Cause::Failed, 200, "with status 3")));
-        check(&seen(ended(late + 1, None)), Some((Cause::Killed, 200, "without sealing")));
+        check(&seen(ended(late + 1, None)), Some((Cause::Killed, 200, "did not exit in order")));
         // Its tape is sealed before it has ended.
         let sealed = |of: Sighting| Sighting { sealed: true, ..of };
         let exited = [ALIVE, sealed(running(200)), sealed(ended(300, Some(1)))];

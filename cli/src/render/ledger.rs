@@ -206,7 +206,7 @@ mod tests {
         };
         let expected = "\
    BYTES  LAYER
-1.00 KiB  nccl
+1.00 KiB  NCCL
    512 B  requested
 2.50 KiB  unaccounted: free, context and kernels
 4.00 KiB  the device
@@ -257,13 +257,13 @@ mod tests {
             lines,
             [
                 "BYTES PIECES SINCE STEP 8 TAKEN BY LINE",
-                "9.00 KiB 9 nccl unknown line",
+                "9.00 KiB 9 NCCL unknown line",
                 "6.00 KiB 6 +4.00 KiB pinned t.py:7 in f",
                 "3 small stacks are counted under \"unknown line\"",
             ]
         );
         let shown = lines_json(&state);
-        let nccl = json!({ "origin": "nccl", "device": 1, "line": null, "bytes": 9216,
+        let nccl = json!({ "origin": "NCCL", "device": 1, "line": null, "bytes": 9216,
             "pieces": 9, "grown_bytes": null });
         assert_eq!(shown[0], nccl);
         assert_eq!((&shown[1]["device"], &shown[1]["grown_bytes"]), (&Value::Null, &json!(4096)));

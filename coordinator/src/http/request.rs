@@ -177,7 +177,7 @@ impl From<PathRejection> for Problem {
 impl From<QueryRejection> for Problem {
     fn from(rejection: QueryRejection) -> Self {
         let why = rejection.source().map_or(rejection.body_text(), ToString::to_string);
-        Self::bad(&format!("the query of the address cannot be read: {why}"))
+        Self::bad(&format!("the query string of this URL cannot be read: {why}"))
     }
 }
 

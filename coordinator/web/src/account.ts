@@ -25,14 +25,15 @@ export const ACCOUNTS: Record<string, string> = {
 /** Accounts that one chart shows together. */
 export const TOGETHER = ['allocated', 'peak', 'reserved'];
 
-/** The incident of a report: the report holds the steps of its account, and of no other. */
+/** The incident of a report: the report holds the steps of its account and of no other; that of a
+ * capture, the minima. */
 const ofReport = report?.answers[paths.incident(report.start[1])] as Incident | undefined;
 
 /** The account of the address, else the one that grows in the incident, else the minimum. */
 export function accountFor(incident: Incident | null | undefined): string {
   const chosen = address.value.query.get('account') ?? '';
   if (Object.hasOwn(ACCOUNTS, chosen)) return chosen;
-  const grows = (ofReport ?? incident)?.layer ?? '';
+  const grows = (report ? ofReport : incident)?.layer ?? '';
   if (grows === 'spread') return 'peak';
   return Object.hasOwn(ACCOUNTS, grows) ? grows : 'allocated';
 }

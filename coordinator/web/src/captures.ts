@@ -18,12 +18,14 @@ export function shown({ step, aligned, ranks, parts, trigger }: Capture, unit: s
   if (step) {
     // A person may have named another step.
     const isNewest = trigger !== 'manual' && aligned === ranks;
-    const why = isNewest ? ', the newest that all could show' : '';
+    const why = isNewest ? `, the newest ${unit} that all ranks could show` : '';
     return `${whole(aligned)} of ${total} at the end of ${unit} ${whole(step)}${why}`;
   }
   const held = parts.filter(part => part.bytes > 0);
-  if (held.length === 0) return `0 of ${total}`;
-  if (held.some(part => part.step !== held[0].step)) return `${total}, each at its own ${unit}`;
+  if (held.length === 0) return `no snapshot of ${total}`;
+  if (held.some(part => part.step !== held[0].step)) {
+    return `${whole(held.length)} of ${total}, each at its own ${unit}`;
+  }
   const isLate = held.every(part => part.outcome === 'late');
   const why = isLate ? ', later than the one that was asked for' : '';
   return `${whole(held.length)} of ${total} at the end of ${unit} ${whole(held[0].step)}${why}`;

@@ -3,7 +3,7 @@
 import { addressOf, lineOf, stepsOf, type Part } from './charts/segments';
 import type { MapSegment, Segments } from './types';
 import { bytes, plural, whole } from './units';
-import { lineOf as lineText } from './words';
+import { lineOf as lineText, shortLineOf } from './words';
 
 /** How much more or less. */
 const beyond = (count: number): string => `${bytes(Math.abs(count))} ${count < 0 ? 'less' : 'more'}`;
@@ -34,7 +34,7 @@ export function partWithStack(map: Segments, part: Part, unit: string): string {
   if (stack.length === 0) return partWords(map, part, unit);
   const named = stack.slice(0, FRAMES_NAMED).map(index => {
     const { file, line, function: name } = map.frames[index];
-    return `${name} ${file.split('/').at(-1)}:${line}`.trim();
+    return `${name} ${shortLineOf({ file, line })}`.trim();
   });
   const more = stack.length - named.length;
   return `${partWords(map, part, unit)}; ${named.join(' ← ')}${more > 0 ? ` ← ${more} more` : ''}`;

@@ -48,6 +48,10 @@ export const spaced = (name: string): string => name.replaceAll('_', ' ');
 
 export const lineOf = (frame: Frame): string => `${frame.file}:${frame.line}`;
 
+/** The same without folders: `train.py:36`. */
+export const shortLineOf = ({ file, line }: Pick<Frame, 'file' | 'line'>): string =>
+  `${file.split('/').at(-1)}:${line}`;
+
 /** A rank that ended otherwise than by itself, or that ran out of memory. */
 export const hasDied = (rank: Rank | null): boolean => Boolean(rank?.end) && (rank!.end !== 'exited' || oomsOf(rank!) > 0);
 
@@ -152,7 +156,7 @@ export interface Event {
   text: string;
   /** A text of a person, of one or more lines. */
   note?: string;
-  view?: string;
+  view?: 'incident' | 'capture';
   id?: string;
 }
 
@@ -169,7 +173,7 @@ export interface History {
 export function events({ incidents, captures, ranks, actions }: History): Event[] {
   const found: Event[] = [];
   for (const of of incidents) {
-    const at = { view: 'incident', id: of.id };
+    const at = { view: 'incident' as const, id: of.id };
     found.push({
       ...at,
       wall_ns: of.opened_wall_ns,

@@ -246,7 +246,7 @@ export const answers = of => ({
   restart: said(
     'A restart helps',
     'yes',
-    `gives 18.4 GiB back (at step ${LAST_STEP}); in use again after about 690 steps, memory full after about 1,700`,
+    `gives 18.4 GiB back (at step ${LAST_STEP}); as much is in use again after about 690 steps, and memory is full after about 1,700 steps`,
   ),
   remedy: said(
     'Try first',
@@ -311,7 +311,7 @@ export const incident = (job, of) => ({
     freed_bytes: 687 * GROWTH,
     lasts_steps: 687,
     ends_after_steps: 1700,
-    why: 'a restart gives 18.4 GiB back; in use again after about 690 steps, memory full after about 1,700',
+    why: 'a restart gives 18.4 GiB back; as much is in use again after about 690 steps, and memory is full after about 1,700 steps',
   },
   alternatives: [
     { class: 'imbalance', standing: 'possible', evidence: ['only one rank grows'], against: ['the blocks outlive their steps'] },

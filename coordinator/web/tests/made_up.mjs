@@ -86,7 +86,7 @@ const INCIDENTS = [
     answers: answers({
       rank: said('Which rank', 'rank 6', 'device 0, node-b'),
       time: said('Out of memory in', 'not known', 'no forecast for this growth'),
-      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice until the growth is certain'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
     }),
     reported_in: 'inc-silenced',
     thread: thread({ may_change: false }),
@@ -96,7 +96,7 @@ const INCIDENTS = [
     confidence: 0.61,
     answers: answers({
       time: said('How long', 'the rank has ended', 'after step 800'),
-      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice until the growth is certain'),
+      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
       remedy: said('Try first', 'keep numbers, not tensors: append loss.item() instead of loss', 'a guess: the cause is not proven'),
     }),
     remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },

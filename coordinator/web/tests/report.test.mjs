@@ -187,7 +187,7 @@ describe('a report', { skip: noBrowser }, () => {
       const figures = page.locator('section').filter({ has: page.getByRole('heading', { name: 'Figures' }) });
       assert.deepEqual(await figures.locator('dt').allInnerTexts(), ['began', 'detected', 'compared with', 'opened']);
       none('the incident', await nameless(page));
-      await page.getByText('8 of 8 ranks at the end of step 149, the newest that all could show').waitFor();
+      await page.getByText('8 of 8 ranks at the end of step 149, the newest step that all ranks could show').waitFor();
       await page.goto(page.url().replace(/#.*/, `#/job/${of.job}`));
       await page.getByRole('heading', { name: `Job ${of.job}` }).waitFor();
       assert.doesNotMatch(await page.locator('.alert').innerText(), /\bline\b/);

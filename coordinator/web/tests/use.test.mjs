@@ -417,7 +417,7 @@ describe('the map of segments', { skip: noBrowser }, () => {
     } finally {
       made.change = (_, found) => found;
     }
-    const none = page.getByText('none: inc-train-7b of rank 2 uses cap-train-7b');
+    const none = page.getByText('No incident uses this capture now: inc-train-7b of rank 2 uses cap-train-7b');
     await none.getByRole('link', { name: 'cap-train-7b' }).click();
     await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
   });

@@ -189,8 +189,19 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
         (Layer::Retries | Layer::Churn, _) => {
             how_long("nothing grows", format!("it recurs from {unit} to {unit}"))
         }
-        _ if layer.is_host() => until_full("Out of host memory in", of, context),
-        _ => until_full("Out of memory in", of, context),
+        (Layer::Host | Layer::Pinned | Layer::Shared | Layer::Workers, _) => {
+            until_full("Out of host memory in", of, context)
+        }
+        (
+            Layer::Allocated
+            | Layer::Reserved
+            | Layer::Blocks
+            | Layer::Peak
+            | Layer::Deferred
+            | Layer::NonTorch
+            | Layer::Other,
+            _,
+        ) => until_full("Out of memory in", of, context),
     }
 }
 
@@ -312,7 +323,7 @@ fn kind(of: &Incident, context: &Context<'_>) -> Answer {
         // Its sentence says when it pages.
         Urgency::Notice if of.growth.is_standstill() => "a notice: it does not page yet",
         Urgency::Notice if of.growth.layer.grows() && !of.growth.is_sure => {
-            "a notice until the growth is certain"
+            "a notice: the growth is not certain yet"
         }
         Urgency::Notice => "a notice: it does not page",
         Urgency::Ticket => "a ticket: for the next working day",
@@ -457,7 +468,17 @@ fn growth(of: &Incident) -> Vec<Answer> {
         Layer::Retries | Layer::Churn => {
             vec![fact("recurs", format!("in {grown} of the last 64 {unit}s"))]
         }
-        _ => {
+        Layer::Allocated
+        | Layer::Reserved
+        | Layer::Blocks
+        | Layer::Peak
+        | Layer::Deferred
+        | Layer::NonTorch
+        | Layer::Other
+        | Layer::Host
+        | Layer::Pinned
+        | Layer::Shared
+        | Layer::Workers => {
             let now = match growth.paused_since_step {
                 Some(since) => format!("none since {unit} {}", count(since)),
                 None => format!("+{} a {unit}", amount(rate)),

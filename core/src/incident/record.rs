@@ -297,10 +297,10 @@ impl Incident {
         let mut lines: Vec<String> = known.map(|line| self.clock.in_words(line)).collect();
         let others = self.joined.iter().filter(|of| of.layer != self.growth.layer);
         lines.extend(others.map(|of| {
-            // It is newer than the capture, which the other evidence is of.
+            // This growth is newer than the capture that the other evidence is of.
             let (unit, step) = (self.clock.unit(), count(of.last_step));
             let said = first_sentence(of, self.is_open());
-            format!("it has the same cause (at {unit} {step}): {said}")
+            format!("growth with the same cause (at {unit} {step}): {said}")
         }));
         lines
     }

@@ -21,6 +21,9 @@ use crate::write::lane::{known_steps, pending_step};
 /// Records that are read at once: 8 KiB.
 const RECORDS_PER_READ: usize = 64;
 
+/// Times that one who wants all records reads on after a gap.
+const READINGS_MAX: usize = 64;
+
 /// A record of the index, with its place on the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexedStep {
@@ -46,10 +49,22 @@ pub struct Steps {
 impl<S: Source> Tape<S> {
     /// All records of the steps after `after_step` on one device.
     pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
-        self.next_steps(device, after_step, usize::MAX)
+        let mut all = self.next_steps(device, after_step, usize::MAX);
+        for _ in 0..READINGS_MAX {
+            if !all.has_more {
+                break;
+            }
+            let known_step = all.records.last().map_or(after_step, |record| record.last_step);
+            let more = self.next_steps(device, known_step, usize::MAX);
+            all.has_more = more.has_more && !more.records.is_empty();
+            all.missed = all.missed.saturating_add(more.missed);
+            all.records.extend(more.records);
+        }
+        all
     }
 
-    /// The oldest records of the steps after `after_step` on one device, at most `records_max`.
+    /// The oldest records of the steps after `after_step` on one device, at most `records_max`, and
+    /// none beyond steps that were overwritten meanwhile: the next reading counts those as missed.
     /// Reads no more of the tape than that, and a few records to find the first.
     pub fn next_steps(&self, device: u8, after_step: u64, records_max: usize) -> Steps {
         let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
@@ -70,7 +85,7 @@ impl<S: Source> Tape<S> {
         let mut records: Vec<StepRecord> = records.into_iter().map(wall).collect();
         records.retain(|record| record.last_step > after_step);
         records.sort_by_key(|record| record.last_step);
-        // Slots that were written again meanwhile have much newer steps; others come before them.
+        // A slot that was overwritten meanwhile has a much newer step: the records end before it.
         let gap = |pair: &[StepRecord]| pair[1].first_step > pair[0].last_step.saturating_add(1);
         let whole = records.windows(2).position(gap).map_or(records.len(), |last| last + 1);
         let has_more = has_more || records.len() > records_max.min(whole);
@@ -183,7 +198,7 @@ impl<S: Source> Tape<S> {
 
     /// Number of records that a lane has written, and the record of steps that ended after its last
     /// event: the lane's writer has not written it yet, but nothing has happened since, so the head
-    /// has all of it. Both are of one moment; of two, a step that was closed between them would be
+    /// has all of it. Both are read together: a step that is closed between two readings would be
     /// in neither.
     fn newest(&self, lane: &LaneLayout) -> (u64, Option<IndexedStep>) {
         const TRIES_MAX: usize = 16;

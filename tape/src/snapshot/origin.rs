@@ -38,6 +38,7 @@ pub enum Origin {
     #[strum(serialize = "cpu tensors")]
     CpuTensor = 6,
     /// Memory taken by NCCL while a communicator was made, and `ncclMemAlloc`.
+    #[strum(serialize = "NCCL")]
     Nccl = 7,
     /// Taken from the driver past every other hook, or for expandable segments of PyTorch.
     #[strum(serialize = "driver")]

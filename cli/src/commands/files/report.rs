@@ -35,10 +35,7 @@ pub(crate) fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<()> {
         [id] if is_id(id) && !Path::new(id).exists() => {
             let client = globals.client()?;
             let report = answers::of_subject(&client, id, !args.no_source)?;
-            let from = format!(
-                "{id}, asked of the coordinator at {}",
-                answers::without_user(client.base())
-            );
+            let from = format!("{id} of the coordinator {}", answers::without_user(client.base()));
             (report, from)
         }
         files => (of_files(files, globals)?, "snapshot files".to_string()),

@@ -18,6 +18,7 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
   const all = ranks.flatMap(budgetsOf).filter(of => of.parts.length > 0);
   if (all.length === 0) return <Soft>no device has reported its layers</Soft>;
   const shown = all.slice(0, ROWS_MAX);
+  const known = ranks.filter(of => shown.some(row => row.rank === of.rank));
   const unknown = [...new Set(shown.flatMap(of => of.unknown))].join(', ');
   return (
     <figure>
@@ -26,9 +27,9 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         {legendOf(shown).map(([kind, names]) => (
           <Key kind={kind}>{names}</Key>
         ))}
-        <span>{stepsOf(ranks)}</span>
+        <span>{stepsOf(known)}</span>
         {unknown ? <span>{`not measured on some ranks: ${unknown}`}</span> : null}
-        {ranks.some(of => of.end) ? <span>■ last bytes of a rank that has ended</span> : null}
+        {known.some(of => of.end) ? <span>■ this rank has ended: its last known bytes</span> : null}
         {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
       </figcaption>
     </figure>

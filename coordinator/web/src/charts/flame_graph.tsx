@@ -9,6 +9,7 @@ import { colour, rgb, scheme } from '../theme';
 import type { Frame } from '../types';
 import { bytes, plural } from '../units';
 import { visible } from '../visible';
+import { shortLineOf } from '../words';
 import { Canvas, type Paint } from './canvas';
 import {
   fitting,
@@ -98,7 +99,7 @@ export function FlameGraph(of: FlameGraphOf) {
 }
 
 const shown = ({ file, line, function: name }: Frame) =>
-  name ? `${name}  ${file.split('/').at(-1)}:${line}` : `${file}:${line}`;
+  name ? `${name}  ${shortLineOf({ file, line })}` : `${file}:${line}`;
 
 function words({ bytes: own, blocks, peerBytes }: Flame, name: string, root: Flame): string {
   const share = root.bytes > 0 ? ` (${Math.round((own / root.bytes) * 100)} %)` : '';

@@ -165,10 +165,11 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
       </span>
       {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
       {incidents.length ? (
-        <span>▲ open incident: framed from where it began, ┃ where it was detected</span>
+        <span>framed row: open incident, from where it began; ┃ where it was detected</span>
       ) : null}
       {symbols.includes('◎') ? <span>◎ capture</span> : null}
-      {symbols.includes('✕') ? <span>✕ a rank ended</span> : null}
+      {symbols.includes('▲') ? <span>▲ incident detected</span> : null}
+      {symbols.includes('✕') ? <span>✕ a rank failed</span> : null}
     </figcaption>
   );
 }

@@ -129,12 +129,14 @@ function drawn(of: MemoryOf, data: Series): Drawn {
     values.reduce<number>((high, value) => Math.max(high, value ?? 0), 1);
   const most = Math.max(highest(peers.high), highest(baseline), ...levels.levels.map(level => highest(level.values)));
   const limit = isBytes(data) ? of.limit.bytes : null;
-  const isShown = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
+  const isNear = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
   const fan = fanOf(of, data, isKnown(limit) ? limit : most * HEADROOM);
   const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
   const range: [number, number] = [first, Math.max(last + ahead, first + 1)];
   const highestAhead = fan ? levelAhead(fan, ahead) : 0;
-  const top = Math.max(most, isShown ? limit : highestAhead) * HEADROOM;
+  const top = Math.max(most, isNear ? limit : highestAhead) * HEADROOM;
+  // A forecast may reach a limit that is far above all that was measured.
+  const isShown = isKnown(limit) && limit <= top;
   const [marks, beside] = placed(marksOf(of), range);
   return {
     levels,
@@ -246,7 +248,7 @@ function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: num
   const value = ({ name, values }: Level) => `${name} ${text(values[index])}`;
   const others = levels.toReversed().filter(level => level !== compared).map(value);
   // The newest steps of the peers can be known later than those of the rank.
-  const at = peers.median.findLastIndex((median, step) => step <= index && isKnown(median));
+  const at = peers.median.findLastIndex((median, other) => other <= index && isKnown(median));
   const where = at === index ? '' : ` at ${unit} ${whole(steps[at])}`;
   const beside = at < 0 ? '' : ` (median of the peers ${text(peers.median[at])}${where})`;
   return `rank ${rank}, ${unit} ${whole(steps[index])}: ${[value(compared) + beside, ...others].join(', ')}`;

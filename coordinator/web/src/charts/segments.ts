@@ -170,7 +170,7 @@ export function linesOf({ stacks }: Segments): LineBytes[] {
   return [...bytes].map(([line, of]) => ({ line, bytes: of })).sort((a, b) => b.bytes - a.bytes);
 }
 
-/** Hues that lines have, and how many further the next one is that a line tries. */
+/** Number of hues, and the distance from a taken hue to the next one that a line tries. */
 const [HUES, NEXT_HUE] = [12, 5];
 
 /** The hues of the lines in degrees, by the index of their frame. A line has the same hue on each

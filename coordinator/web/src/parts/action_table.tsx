@@ -22,7 +22,7 @@ const COLUMNS: Column<Joined>[] = [
       </>
     ),
   },
-  // How often stands beside when.
+  // The column "when" has the count.
   { title: 'decision', cell: row => decision({ ...row, times: 1 }) },
   { title: 'target', cell: row => hook(row.kind) },
   { title: 'outcome', cell: outcome },

@@ -6,15 +6,15 @@ import { link, type Values } from '../address';
 import { isHere, paths } from '../api';
 
 /** The answers without which a view shows nothing. */
-const NEEDED: Record<string, (id: string) => string> = {
-  job: id => paths.ranks(id, null),
+const NEEDED = {
+  job: (id: string) => paths.ranks(id, null),
   incident: paths.incident,
   capture: paths.capture,
   nodes: () => paths.nodes,
-};
+} satisfies Record<string, (id: string) => string>;
 
 interface LinkOf {
-  view: string;
+  view: keyof typeof NEEDED;
   id?: string;
   values?: Values;
   rel?: string;

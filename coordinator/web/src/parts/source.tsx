@@ -5,7 +5,7 @@ import { useSignal } from '@preact/signals';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
 import type { Frame, SourceLines } from '../types';
-import { lineOf } from '../words';
+import { shortLineOf } from '../words';
 import { Frame as Line, Section, Soft } from './basics';
 
 interface SourceOf {
@@ -34,7 +34,7 @@ export function SourceOnDemand(of: SourceOf) {
   if (report || !mayBeShown(of.frame)) return null;
   return (
     <details class="source" onToggle={event => (isOpen.value = event.currentTarget.open)}>
-      <summary>{`source of ${lineOf(of.frame).replace(/.*\//, '')}`}</summary>
+      <summary>{`source of ${shortLineOf(of.frame)}`}</summary>
       {isOpen.value ? <Shown {...of} /> : null}
     </details>
   );

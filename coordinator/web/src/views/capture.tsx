@@ -67,12 +67,14 @@ export function CaptureView({ id }: { id: string }) {
 /** Why no incident uses a capture: another one of the same rank can have taken its place. */
 function NoIncident({ capture, incidents }: { capture: Capture; incidents: Incident[] }) {
   const { attempt, trigger_rank: rank } = capture;
-  const other = incidents.find(of => of.attempt === attempt && of.rank === rank && of.capture_id);
+  const isOfRank = (of: Incident) => of.attempt === attempt && of.rank === rank;
+  // Ids grow with the time of the request.
+  const other = incidents.find(of => isOfRank(of) && of.capture_id && of.capture_id > capture.id);
   if (!other?.capture_id) return <Soft>none</Soft>;
   return (
     <Soft>
-      none: <IncidentLink id={other.id} /> of rank {rank} uses{' '}
-      <Link view="capture" id={other.capture_id}>{other.capture_id}</Link>
+      No incident uses this capture now: <IncidentLink id={other.id} /> of rank {rank} uses{' '}
+      <Link view="capture" id={other.capture_id}>{other.capture_id}</Link>.
     </Soft>
   );
 }

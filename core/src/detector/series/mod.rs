@@ -169,8 +169,8 @@ impl Series {
     }
 
     /// The readings of an account that are kept, oldest first: of each block the lowest, and of
-    /// older steps only that of a longer block. One also stands for the steps before it of which
-    /// there is none, if these are fewer than a longest block.
+    /// older steps only that of a longer block. A reading also stands for the steps before it that
+    /// have none, where these are fewer than the longest block.
     pub(super) fn kept(&self, account: Account) -> Vec<Value> {
         let (mut kept, mut end_step) = (Vec::<Value>::new(), u64::MAX);
         let is_near = |of: &Value, step| of.first_step - step <= BLOCK_STEPS[SCALES - 1];

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use super::failure::{SIGKILL, is_crash};
 use crate::diagnosis::evidence::context::{Activity, Fate};
-use crate::diagnosis::words::{plural, ranks};
+use crate::diagnosis::words::{duration, plural, ranks};
 use crate::identity::end::{End, TOGETHER_NS};
 
 /// The ranks of a job after a failure.
@@ -155,7 +155,7 @@ impl<'a> Aftermath<'a> {
         };
         match spread_ns {
             ..=TOGETHER_NS => format!("{who} at the same time"),
-            _ => format!("{who} too, all within {} s", seconds(spread_ns)),
+            _ => format!("{who} too, all within {}", duration(spread_ns.unsigned_abs())),
         }
     }
 }
@@ -180,10 +180,5 @@ fn after(first_ns: i64, ended: &[&Fate]) -> String {
     if later_ns <= TOGETHER_NS {
         return "at about the same time".to_string();
     }
-    format!("within {} s after it", seconds(later_ns))
-}
-
-/// Whole seconds, rounded up.
-fn seconds(ns: i64) -> u64 {
-    ns.unsigned_abs().div_ceil(1_000_000_000)
+    format!("within {} after it", duration(later_ns.unsigned_abs()))
 }

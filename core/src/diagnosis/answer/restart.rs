@@ -14,7 +14,7 @@ use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::judges::facts::RestartAnswer;
 use crate::diagnosis::judges::facts::Share;
-use crate::diagnosis::words::{about, about_plural, bytes};
+use crate::diagnosis::words::{about_plural, bytes};
 
 /// What a restart from the last checkpoint would do; [`Display`] puts it into a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -90,11 +90,12 @@ impl Restart {
             None => "gives the memory back".to_string(),
         };
         let lasts = self.lasts_steps.map(|lasts| about_plural(lasts, "step"));
-        match (lasts, self.ends_after_steps.map(about)) {
+        match (lasts, self.ends_after_steps.map(|ends| about_plural(ends, "step"))) {
             (Some(lasts), Some(ends)) => {
-                format!("{given}; in use again after about {lasts}, memory full after about {ends}")
+                let again = format!("{given}; as much is in use again after about {lasts}");
+                format!("{again}, and memory is full after about {ends}")
             }
-            (Some(lasts), None) => format!("{given}; in use again after about {lasts}"),
+            (Some(lasts), None) => format!("{given}; as much is in use again after about {lasts}"),
             (None, _) => format!("{given}; for how long is not known"),
         }
     }

@@ -250,7 +250,7 @@ fn the_kind_says_how_sure_it_is_and_how_urgent() {
     kind(&notice, &ALIVE, "no diagnosis yet", why);
     let mut early = notice;
     early.growth.is_sure = false;
-    let why = "the capture does not explain it; a notice until the growth is certain";
+    let why = "the capture does not explain it; a notice: the growth is not certain yet";
     kind(&early, &ALIVE, "no diagnosis yet", why);
     let mut stands = Incident { urgency: Urgency::Notice, ..of_layer(Layer::Progress) };
     stands.growth.scope = Scope::AllRanks;
@@ -317,17 +317,17 @@ fn figures_of_a_restart_and_a_remedy_have_their_step() {
     };
     // All of a leak is kept: its bytes are those of the detector, and newer than the capture.
     (of.growth.last_step, of.growth.grown_bytes) = (812, 300 * MIB);
-    let gives = "gives 300 MiB back (at step 812); in use again after about 300 steps, memory full \
-                 after about 10,000";
+    let gives = "gives 300 MiB back (at step 812); as much is in use again after about 300 steps, \
+                 and memory is full after about 10,000 steps";
     check(&of.answers(&ALIVE).restart, ["A restart helps", "yes", gives]);
     let saves = "saves 294 MiB (at step 812); a guess: the cause is not proven";
     check(&of.answers(&ALIVE).remedy, ["Try first", "free it each step", saves]);
     // A failure has no bytes that grow: they are as the capture showed them.
     let onset_step = of.growth.last_step;
     of.growth = Growth { layer: Layer::Process, onset_step, steps_to_oom: None, ..of.growth };
-    let gives = "gives 12 MiB back (at step 149); in use again after about 12 steps";
+    let gives = "gives 12 MiB back (at step 149); as much is in use again after about 12 steps";
     check(&of.answers(&ALIVE).restart, ["A restart helps", "yes", gives]);
-    let gives = "gives 12 MiB back; in use again after about 12 turns";
+    let gives = "gives 12 MiB back; as much is in use again after about 12 turns";
     of.clock = Clock::Turns;
     check(&of.answers(&NOTHING).restart, ["A restart helps", "yes", gives]);
     let saves = "saves 12 MiB; a guess: the cause is not proven";
