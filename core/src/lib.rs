@@ -55,7 +55,7 @@ pub mod sharing;
 pub mod stacks;
 pub mod traffic;
 pub mod waiting;
-mod words;
+pub mod words;
 
 pub use memtape_pickle as pickle;
 pub use memtape_tape as tape;

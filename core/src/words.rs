@@ -44,7 +44,7 @@ pub fn signed_bytes(change: i64) -> String {
 }
 
 /// A count in full, with thousands apart.
-pub(crate) fn count(count: u64) -> String {
+pub fn count(count: u64) -> String {
     grouped(u128::from(count))
 }
 

@@ -10,13 +10,13 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_822, 5_728),
-    ("cli", 18_067, 1_760),
-    ("coordinator", 27_387, 12_917),
-    ("core", 35_473, 13_243),
+    ("cli", 18_059, 1_760),
+    ("coordinator", 27_394, 12_917),
+    ("core", 35_532, 13_243),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_707, 0),
-    ("proto", 3_768, 965),
+    ("proto", 3_770, 965),
     ("recorder", 7_890, 145),
     ("store", 12_776, 5_236),
     ("tape", 10_880, 2_804),

@@ -27,10 +27,7 @@ pub(crate) fn found(found: &Found, base: Option<&str>) -> Vec<String> {
 pub(crate) fn capture(capture: &Capture) -> String {
     let trigger = capture.trigger.replace('_', " ");
     let rank = capture.trigger_rank.map(|rank| format!(" on rank {rank}")).unwrap_or_default();
-    let mut line = format!(
-        "capture {} ({trigger}{rank}): {} of {} ranks at the end of step {}",
-        capture.id, capture.aligned, capture.ranks, capture.step
-    );
+    let mut line = format!("capture {} ({trigger}{rank}): {}", capture.id, capture.shown);
     for missing in &capture.missing {
         line.push_str(&format!("; rank {} {}", missing.rank, missing.outcome.as_str()));
     }
@@ -120,9 +117,7 @@ mod tests {
             id: "cap-1".into(),
             trigger: "out_of_memory".into(),
             trigger_rank: Some(2),
-            step: 90,
-            ranks: 4,
-            aligned: 3,
+            shown: "3 of 4 ranks at the end of step 90".into(),
             ..Capture::default()
         };
         let line = super::capture(&capture);

@@ -24,7 +24,7 @@ use crate::render::ranks::count_of_trouble;
 use crate::render::sections::{section, table_section};
 use crate::render::table::{Cell, Table};
 use crate::render::threads;
-use crate::render::units::{bytes, counted, duration, frame, grown, plural};
+use crate::render::units::{bytes, counted, duration, frame, grown};
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(of: &Jobs, now_ns: i64) -> String {
@@ -108,7 +108,7 @@ pub(crate) fn captures(list: &Captures, now_ns: i64) -> String {
         .column("capture", |of| of.id.clone())
         .column("state", |of| of.state.to_string())
         .column("job", |of| of.job.clone())
-        .column(">step", |of| of.step)
+        .column(">step", |of| if of.step > 0 { of.step.to_string() } else { "–".into() })
         .column(">aligned", |of| format!("{}/{}", of.aligned, of.ranks))
         .column("trigger", |of| of.trigger.clone())
         .column(">requested", |of| age(of.requested_wall_ns, now_ns))
@@ -296,17 +296,17 @@ pub(crate) fn manifest(capture: &Capture) -> String {
     };
     let why = if is_baseline(&capture.trigger) { format!(" ({BASELINE})") } else { String::new() };
     let mut text = format!(
-        "Capture {} is {}: {} of {} at the end of step {}{before}\n\
+        "Capture {} is {}: {}{before}\n\
          trigger {}{why}, requested {} UTC\n",
         clean(&capture.id),
         capture.state,
-        capture.aligned,
-        plural(u64::from(capture.ranks), "rank"),
-        capture.step,
+        clean(&capture.shown),
         clean(&capture.trigger),
         utc(capture.requested_wall_ns),
     );
-    for missing in &capture.missing {
+    // A rank whose snapshot is of another step stands in the table.
+    let is_held = |rank| capture.parts.iter().any(|part| part.rank == rank && part.bytes > 0);
+    for missing in capture.missing.iter().filter(|of| !is_held(of.rank)) {
         let detail =
             if missing.detail.is_empty() { String::new() } else { format!(": {}", missing.detail) };
         let line =
@@ -386,7 +386,7 @@ mod tests {
         parse(&json!({
             "id": "cap-3", "job": "train-1", "trigger": "growth", "step": 74, "before_step": 20,
             "requested_wall_ns": 1_795_244_404_000_000_000_i64, "state": "partial", "ranks": 2,
-            "aligned": 1,
+            "aligned": 1, "shown": "1 of 2 ranks at the end of step 74",
             "missing": [{ "rank": 1, "outcome": "unreachable", "detail": "no answer" }],
             "parts": [{ "rank": 2, "node": "n0", "outcome": "aligned", "step": 74, "dead": true,
                 "wall_ns": 1_795_244_404_000_000_000_i64, "wall_error_ns": 1500, "bytes": 2048 }],

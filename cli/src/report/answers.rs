@@ -60,13 +60,10 @@ pub(crate) fn of_subject(client: &Client, id: &str, with_source: bool) -> anyhow
 fn sentence(subject: &Value) -> String {
     match subject["sentence"].as_str() {
         Some(sentence) => sentence.to_string(),
-        None => format!(
-            "{} of {} ranks of {} at the end of step {}",
-            subject["aligned"],
-            subject["ranks"],
-            subject["job"].as_str().unwrap_or_default(),
-            subject["step"]
-        ),
+        None => {
+            let text = |name: &str| subject[name].as_str().unwrap_or_default();
+            format!("{}: {}", text("job"), text("shown"))
+        }
     }
 }
 

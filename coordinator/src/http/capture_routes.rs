@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use memtape_core::capture::Part;
+use memtape_core::capture::{Part, shown};
 use memtape_core::limits::{CAPTURES_LISTED_MAX, PARTS_LISTED_MAX};
 use memtape_proto::api::{
     Capture, CaptureRequest, CaptureState, Captures, JobQuery, Missing, RequestedCapture,
@@ -23,6 +23,7 @@ use crate::http::route_list::Routes;
 use crate::ingest::event::Event;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
+use crate::state::jobs::attempt::Attempt;
 use crate::state::visible::Visible;
 use crate::work::collectives;
 use crate::work::decoding::NotRead;
@@ -66,7 +67,7 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
         let mut parts = 0;
         let list = listed.into_iter().map(|known| {
             parts += known.parts.len();
-            capture(known, parts <= PARTS_LISTED_MAX)
+            capture(view, known, parts <= PARTS_LISTED_MAX)
         });
         list.collect()
     });
@@ -95,7 +96,11 @@ async fn room_for(asking: &Asking, id: &str) -> Result<(), Problem> {
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
     let Path(IdPath { id }) = path?;
     room_for(&asking, &id).await?;
-    of_capture(&asking, &id, |known| capture(known, true)).await.map(Json)
+    let found = asking.ask(move |view| {
+        let known = view.capture(&id).ok_or_else(|| Problem::unknown("capture", id))?;
+        Ok(Json(capture(view, known, true)))
+    });
+    found.await?
 }
 
 async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
@@ -252,8 +257,9 @@ async fn request(
 }
 
 /// A capture; with its parts or without.
-fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
+fn capture(view: &Visible<'_>, known: &captures::CaptureState, with_parts: bool) -> Capture {
     let record = &known.record;
+    let clock = view.attempt_of(record.serial).map(Attempt::clock).unwrap_or_default();
     let is_closed = record.is_closed();
     let missing = known.parts.iter().filter(|part| is_closed && with_parts && !part.is_aligned());
     let parts: &[Part] = if with_parts { &known.parts } else { &[] };
@@ -274,6 +280,7 @@ fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
         },
         ranks: count(known.parts.len()),
         aligned: count(known.aligned()),
+        shown: clock.in_words(&shown(record.step, &record.reason, &known.parts)),
         missing: missing
             .map(|part| Missing {
                 rank: part.rank,

@@ -44,6 +44,7 @@ export const capture = (job, of) => ({
   state: 'partial',
   ranks: 8,
   aligned: 7,
+  shown: `7 of 8 ranks at the end of step ${CAPTURE_STEP}`,
   missing: [{ rank: 6, outcome: 'unreachable', detail: 'its agent did not answer in 30 s' }],
   parts: Array.from({ length: 8 }, (_, number) => part(number)),
   parts_left_out: false,

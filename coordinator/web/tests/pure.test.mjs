@@ -307,21 +307,6 @@ test('what a link is made of is found again in it', () => {
 
 // --- captures, ranks, keys, lines for a terminal --------------------------------
 
-test('a capture says which ranks it shows, and at which step', () => {
-  const of = with_ => captures.shown(captureOf('j', { aligned: 8, ...with_ }), 'step');
-  const parts = steps =>
-    steps.map((step, rank) => ({ rank, step, bytes: step && 1, outcome: step ? 'late' : 'dead' }));
-  assert.match(of({}), /^8 of 8 ranks at the end of step \d+, the newest step that all ranks could show$/);
-  assert.doesNotMatch(of({ trigger: 'manual' }), /newest/);
-  assert.match(of({ aligned: 7 }), /^7 of 8 ranks at the end of step \d+$/);
-  const none = { step: null, aligned: 0, ranks: 4 };
-  const late = ' of 4 ranks at the end of step 422, later than the one that was asked for';
-  assert.equal(of({ ...none, parts: parts([422, 422, 422, 422]) }), `4${late}`);
-  assert.equal(of({ ...none, parts: parts([0, 422, 0, 422]) }), `2${late}`);
-  assert.equal(of({ ...none, parts: parts([422, 423]) }), '2 of 4 ranks, each at its own step');
-  assert.equal(of({ ...none, parts: parts([0, 0]) }), 'no snapshot of 4 ranks');
-});
-
 test('captures beside one are by the time of their requests', () => {
   const all = [5, 1, 9].map(at => captureOf('j', { id: `cap-${at}`, requested_wall_ns: at }));
   const ids = ({ before, after }) => [before?.id ?? null, after?.id ?? null];

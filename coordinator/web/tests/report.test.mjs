@@ -175,19 +175,20 @@ describe('a report', { skip: noBrowser }, () => {
     }));
 
   test('says of a standstill nothing that only growth and lines have', () => {
+    const NEWEST = '8 of 8 ranks at the end of step 149, the newest step that all ranks could show';
     const { subject, answers: known } = INCIDENT;
     const of = { ...subject, layer: 'progress', class: 'desynchronised', ranks: 8, culprit: null, unexplained_bytes: 0 };
     const answers = {
       ...known,
       [paths.incident(of.id)]: { ...of, answers: { ...of.answers, growth: [] } },
       [decodeURIComponent(paths.incidents(of.job))]: { incidents: [of] },
-      [paths.capture(of.capture_id)]: { ...known[paths.capture(of.capture_id)], aligned: 8, missing: [] },
+      [paths.capture(of.capture_id)]: { ...known[paths.capture(of.capture_id)], aligned: 8, shown: NEWEST, missing: [] },
     };
     return opened('standstill', reportOf(of.id, { subject, answers }), async page => {
       const figures = page.locator('section').filter({ has: page.getByRole('heading', { name: 'Figures' }) });
       assert.deepEqual(await figures.locator('dt').allInnerTexts(), ['began', 'detected', 'compared with', 'opened']);
       none('the incident', await nameless(page));
-      await page.getByText('8 of 8 ranks at the end of step 149, the newest step that all ranks could show').waitFor();
+      await page.getByText(NEWEST).waitFor();
       await page.goto(page.url().replace(/#.*/, `#/job/${of.job}`));
       await page.getByRole('heading', { name: `Job ${of.job}` }).waitFor();
       assert.doesNotMatch(await page.locator('.alert').innerText(), /\bline\b/);

@@ -284,6 +284,13 @@ describe('the heat map', { skip: noBrowser }, () => {
     await page.waitForFunction(() => /rank=\d/.test(location.hash));
   });
 
+  test('all ranks stay in view where a rectangle has too few for a median', async () => {
+    await to('#/job/train-7b?ranks=2-3&steps=100-400');
+    await page.getByRole('button', { name: 'Zoom into these steps' }).click();
+    await page.waitForFunction(() => /shown_steps=100-400/.test(location.hash));
+    assert.equal(valueOf('shown_ranks'), null);
+  });
+
   test('a rectangle of ranks says what sets them apart', async () => {
     await to('#/job/train-7b?ranks=2-4&steps=100-400');
     const section = page.locator('section', { has: page.getByRole('heading', { name: 'What sets ranks 2 to 4 apart' }) });
@@ -584,7 +591,8 @@ describe('the baseline', { skip: noBrowser }, () => {
     await to('#/capture/cap-train-7b?baseline=cap-later');
     await page.getByText('colour by the difference from the baseline').waitFor();
     await page.getByRole('columnheader', { name: 'baseline' }).waitFor();
-    await page.getByText('the same rank in cap-later').waitFor();
+    await page.locator('.readout').filter({ hasText: 'the same rank in cap-later' }).waitFor();
+    assert.equal(await page.getByText('median of the peers').count(), 0);
     await pill().click();
     await page.getByText('colour by the difference from the peers').waitFor();
   });

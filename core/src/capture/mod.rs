@@ -20,6 +20,7 @@ mod manifest;
 mod outcome;
 mod reason;
 mod request;
+mod shown;
 mod triggers;
 
 pub use captures::Captures;
@@ -28,4 +29,5 @@ pub use manifest::{Action, CaptureId, Manifest, Part};
 pub use outcome::Outcome;
 pub use reason::Reason;
 pub use request::{Limits, Refusal};
+pub use shown::shown;
 pub use triggers::{TriggerLimits, Triggers};

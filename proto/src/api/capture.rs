@@ -65,6 +65,8 @@ pub struct Capture {
     pub ranks: u32,
     /// Ranks whose snapshot is of exactly this step.
     pub aligned: u32,
+    /// Which ranks it shows, and at which step, such as `4 of 4 ranks at the end of step 378`.
+    pub shown: String,
     /// Of a closed capture, the ranks that are not aligned; empty where the parts were left out.
     pub missing: Vec<Missing>,
     /// One for each rank; empty in a list that has too many of them.

@@ -35,6 +35,8 @@ interface FlameGraphOf {
   isAgainstPeers: boolean;
   /** What stands for the whole. */
   whole: string;
+  /** What the bytes beside it are of. */
+  others: string;
 }
 
 export function FlameGraph(of: FlameGraphOf) {
@@ -74,7 +76,7 @@ export function FlameGraph(of: FlameGraphOf) {
     event.preventDefault();
     setAt(next);
   };
-  const said = words(at ?? focus, nameOf(at ?? focus), root);
+  const said = words(at ?? focus, nameOf(at ?? focus), root, of.others);
   return (
     <figure>
       <div class="chart">
@@ -101,9 +103,10 @@ export function FlameGraph(of: FlameGraphOf) {
 const shown = ({ file, line, function: name }: Frame) =>
   name ? `${name}  ${shortLineOf({ file, line })}` : `${file}:${line}`;
 
-function words({ bytes: own, blocks, peerBytes }: Flame, name: string, root: Flame): string {
+function words(of: Flame, name: string, root: Flame, others: string): string {
+  const { bytes: own, blocks, peerBytes } = of;
   const share = root.bytes > 0 ? ` (${Math.round((own / root.bytes) * 100)} %)` : '';
-  const more = root.peerBytes > 0 ? `, median of the peers ${bytes(peerBytes)}` : '';
+  const more = root.peerBytes > 0 ? `, ${others} ${bytes(peerBytes)}` : '';
   return `${name}: ${bytes(own)}${share} in ${plural(blocks, 'block')}${more}`;
 }
 

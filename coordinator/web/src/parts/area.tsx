@@ -16,6 +16,7 @@ import { Section, Soft } from './basics';
 import { NotHeld } from './missing';
 
 const EVERY_MS = 5000;
+const RANKS_ZOOMED_MIN = 3;
 
 const GROUNDS: Record<Ground, string> = {
   peers: 'difference from the median rank',
@@ -102,12 +103,14 @@ const Choice = ({ name, words, value, options }: ChoiceOf) => (
 function Zoom({ unit }: { unit: string }) {
   const [steps, ranks] = [stepsIn(), rangeIn('ranks')];
   const shown = rangeIn('shown_steps') ?? rangeIn('shown_ranks');
-  const into = () => look({ shown_steps: rangeAs(steps), shown_ranks: rangeAs(ranks) });
+  // Fewer ranks have no median to differ from: the others stay in view.
+  const most = ranks && ranks.to - ranks.from + 1 >= RANKS_ZOOMED_MIN ? ranks : null;
+  const into = () => look({ shown_steps: rangeAs(steps), shown_ranks: rangeAs(most) });
   return (
     <>
       {steps ? (
         <button type="button" onClick={into}>
-          {ranks ? 'Zoom into the rectangle' : `Zoom into these ${unit}s`}
+          {most ? 'Zoom into the rectangle' : `Zoom into these ${unit}s`}
         </button>
       ) : null}
       {shown ? (

@@ -28,7 +28,9 @@ export function BaselinePill() {
 /** Takes what is in view as the baseline. */
 export function SetBaseline({ of }: { of: Baseline }) {
   const known = baselineIn();
-  if (known && textOf(known) === textOf(of)) return null;
+  if (known && textOf(known) === textOf(of)) {
+    return <span class="soft">the baseline: open another run or capture to compare it</span>;
+  }
   return (
     <button type="button" title="key b" aria-keyshortcuts="b" onClick={() => setBaseline(of)}>
       Use as baseline

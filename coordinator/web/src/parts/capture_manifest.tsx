@@ -2,7 +2,6 @@
 // its ranks stand in their collectives.
 
 import { picklePath, report, snapshotPath } from '../api';
-import { shown } from '../captures';
 import type { Capture, Collectives, Part } from '../types';
 import { bytes, duration, isKnown, whole } from '../units';
 import { spaced, trigger } from '../words';
@@ -25,7 +24,7 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
     <>
       <p>
         <Chip name={capture.state} /> <Link view="capture" id={capture.id}>{capture.id}</Link>
-        {`: ${shown(capture, unit)}`}
+        {`: ${capture.shown}`}
         {before ? `, compared with ${unit} ${whole(before)}` : ''}
       </p>
       <div class="columns">

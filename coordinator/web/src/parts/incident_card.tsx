@@ -31,6 +31,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
       {end ? <p>{`Before its end: ${sentence}`}</p> : null}
       <p class="line-of-facts">
         <Chip name={state} />
+        {state === 'open' ? <Chip name={urgency} /> : null}
         <Chip name={incident.class} />
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
         {of === 'job' ? null : (

@@ -138,6 +138,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
         stacks={stacks}
         isAgainstPeers={isAgainstPeers && hasOthers}
         whole={`rank ${rank}`}
+        others={othersOf(data)}
       />
       <KeptLines kept={data} unit={unit} />
       <Notes of={data} />

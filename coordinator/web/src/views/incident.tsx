@@ -120,6 +120,7 @@ function Head({ incident, rank, related, reported }: HeadOf) {
     <>
       <p class="line-of-facts">
         <Chip name={incident.state} />
+        {incident.state === 'open' ? <Chip name={incident.urgency} /> : null}
         <Chip name={incident.class} />
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
         <span>
