@@ -427,6 +427,7 @@ describe('the map of segments', { skip: noBrowser }, () => {
     const none = page.getByText('No incident uses this capture now: inc-train-7b of rank 2 uses cap-train-7b');
     await none.getByRole('link', { name: 'cap-train-7b' }).click();
     await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
+    assert.equal(await page.getByRole('link', { name: 'cap-train-7b', exact: true }).count(), 0, 'it is in view');
   });
 
   test('an incident leads to the map of its rank', async () => {

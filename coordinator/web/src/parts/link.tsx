@@ -1,8 +1,9 @@
-// A link to a view. A report holds few views: a link to another one is plain text there.
+// A link to a view. What is in view needs none, and a report holds few views: there it is plain
+// text.
 
 import type { ComponentChildren } from 'preact';
 
-import { link, type Values } from '../address';
+import { address, link, type Values } from '../address';
 import { isHere, paths } from '../api';
 
 /** The answers without which a view shows nothing. */
@@ -24,7 +25,8 @@ interface LinkOf {
 }
 
 export function Link({ view, id = '', values, keys, children, ...rest }: LinkOf) {
-  if (!isHere(NEEDED[view](id))) return <>{children}</>;
+  const isInView = !values && address.value.view === view && address.value.id === id;
+  if (isInView || !isHere(NEEDED[view](id))) return <>{children}</>;
   return (
     <a href={link(view, id, values)} aria-keyshortcuts={keys} {...rest}>
       {children}
