@@ -236,8 +236,10 @@ describe('a report', { skip: noBrowser }, () => {
 
   test('of a closed incident shows the account that grew', () =>
     opened('closed', reportOf('inc-host', answersOf('inc-host')), async page => {
-      await page.getByText('host memory, private', { exact: true }).first().waitFor();
+      await page.getByLabel(/host memory, private goes from/).waitFor();
       await offersNothing(page);
+      await page.goto(page.url().replace(/#.*/, `#/job/${answersOf('inc-host').subject.job}`));
+      await page.getByLabel(/^Heat map of host memory, private/).waitFor();
     }));
 
   test('says of a capture nothing twice, and calls no rank missing that it holds', () => {
