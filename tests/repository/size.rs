@@ -11,7 +11,7 @@ use crate::source::{Source, manifests, rust};
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_822, 5_728),
     ("cli", 18_059, 1_760),
-    ("coordinator", 27_394, 12_917),
+    ("coordinator", 27_391, 12_917),
     ("core", 35_532, 13_243),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),

@@ -78,35 +78,32 @@ async fn list(asking: Asking, query: QueryOf<JobQuery>) -> Answer<Captures> {
 async fn of_capture<T: Send + 'static>(
     asking: &Asking,
     id: &str,
-    read: fn(&captures::CaptureState) -> T,
+    read: fn(&Visible<'_>, &captures::CaptureState) -> T,
 ) -> Result<T, Problem> {
     let id = id.to_string();
     let found = asking.ask(move |view| {
-        view.capture(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
+        let known = view.capture(&id).ok_or_else(|| Problem::unknown("capture", id))?;
+        Ok(read(view, known))
     });
     found.await?
 }
 
 /// Reserves the bytes for a capture's parts.
 async fn room_for(asking: &Asking, id: &str) -> Result<(), Problem> {
-    let parts = of_capture(asking, id, |known| known.parts.len()).await?;
+    let parts = of_capture(asking, id, |_, known| known.parts.len()).await?;
     asking.reserve(CAPTURE_BYTES + parts as u64 * PART_BYTES).await
 }
 
 async fn one(asking: Asking, path: PathOf<IdPath>) -> Answer<Capture> {
     let Path(IdPath { id }) = path?;
     room_for(&asking, &id).await?;
-    let found = asking.ask(move |view| {
-        let known = view.capture(&id).ok_or_else(|| Problem::unknown("capture", id))?;
-        Ok(Json(capture(view, known, true)))
-    });
-    found.await?
+    of_capture(&asking, &id, |view, known| capture(view, known, true)).await.map(Json)
 }
 
 async fn compare(asking: Asking, path: PathOf<IdPath>) -> Answer<memtape_proto::api::Collectives> {
     let Path(IdPath { id }) = path?;
     room_for(&asking, &id).await?;
-    let parts = of_capture(&asking, &id, |known| known.parts.clone()).await?;
+    let parts = of_capture(&asking, &id, |_, known| known.parts.clone()).await?;
     asking.audit_read("read collectives", id).await?;
     Ok(Json(collectives::of(asking.api.store.blobs(), parts).await))
 }

@@ -28,7 +28,7 @@ const RESERVED = { name: 'reserved', kind: 'line reserved', colour: '--reserved'
 const PEAK = { name: 'peak', kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.8 };
 const MINIMUM = { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
 
-/** The levels of a device, of which `account` is compared; of a series of one account, that one.
+/** The levels of a device, with that of `account` to compare; a series of one account has that one.
  * Steps before `from` were not asked for. */
 export function levelsOf(of: Series, account: string, from = 0): Levels {
   const { steps } = of;

@@ -31,7 +31,7 @@ const rowsOf = (marks: Mark[]) =>
 /** Room above a chart for the words of its marks, in pixels of the style sheet. */
 export const roomFor = (marks: Mark[]) => 7 + rowsOf(marks).length * ROW;
 
-/** Draws in pixels of the screen, of which `ratio` are one of the style sheet. */
+/** Draws in pixels of the screen; a pixel of the style sheet is `ratio` of them. */
 function painted(
   { ctx: context }: uPlot,
   draw: (context: CanvasRenderingContext2D, ratio: number) => void,
