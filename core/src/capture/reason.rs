@@ -33,6 +33,12 @@ pub enum Reason {
         #[serde(rename = "reason_rank")]
         rank: u32,
     },
+    /// The steps of this rank need more than those of its peers.
+    Imbalance {
+        /// Global rank.
+        #[serde(rename = "reason_rank")]
+        rank: u32,
+    },
     /// The job stands still, and this rank is furthest behind.
     Standstill {
         /// Global rank.
@@ -95,6 +101,7 @@ impl Reason {
         match *self {
             Self::Growth { rank }
             | Self::WorkerGrowth { rank }
+            | Self::Imbalance { rank }
             | Self::Standstill { rank }
             | Self::OutOfMemory { rank }
             | Self::Death { rank }
@@ -120,6 +127,7 @@ impl Reason {
             Self::OutOfMemory { .. } | Self::Death { .. } | Self::Restart => Urgency::Urgent,
             Self::Growth { .. }
             | Self::WorkerGrowth { .. }
+            | Self::Imbalance { .. }
             | Self::Standstill { .. }
             | Self::Retries { .. }
             | Self::Reserved { .. }
@@ -135,6 +143,7 @@ impl Reason {
             Self::Retries { .. } => 4,
             Self::Growth { .. }
             | Self::WorkerGrowth { .. }
+            | Self::Imbalance { .. }
             | Self::Standstill { .. }
             | Self::Restart => 3,
             Self::Reserved { .. } => 2,

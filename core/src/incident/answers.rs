@@ -368,24 +368,25 @@ fn kind_of(of: &Incident, context: &Context<'_>) -> Option<(&'static str, String
         Class::NonTorch => (class.noun(), "not of PyTorch's allocator"),
         Class::Desynchronised => ("desynchronised ranks", "neither: ranks wait for another"),
         Class::Died => ("a process that died", "neither: a process has ended"),
-        Class::OutOfMemory => return Some(("out of memory", led_by(of, context))),
+        Class::OutOfMemory => return Some(led_by(of, context)),
         Class::Telemetry => ("too little was recorded", "what it is cannot be said"),
         Class::Unknown => return None,
     };
     Some((name, why.to_string()))
 }
 
-/// Whether a request failed because of something that was reported before.
-fn led_by(of: &Incident, context: &Context<'_>) -> String {
+/// What a request failed of: that which was reported before, where it is known.
+fn led_by(of: &Incident, context: &Context<'_>) -> (&'static str, String) {
+    const ITSELF: &str = "out of memory";
     match (context.related, &of.related) {
         (Some(before), _) if before.growth.is_standstill() => {
-            "it ended a standstill that was reported before".to_string()
+            (ITSELF, "it ended a standstill that was reported before".to_string())
         }
         (Some(before), _) => {
-            format!("it ended {} that was reported before", before.class().noun())
+            (before.class().noun(), "it was reported before, and ended out of memory".to_string())
         }
-        (None, Some(id)) => format!("it ended {id}, which is not known here any more"),
-        (None, None) => "no growth was reported before it".to_string(),
+        (None, Some(id)) => (ITSELF, format!("it ended {id}, which is not known here any more")),
+        (None, None) => (ITSELF, "no growth was reported before it".to_string()),
     }
 }
 

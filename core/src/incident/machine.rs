@@ -379,6 +379,7 @@ impl Incidents {
             reported_in: None,
             thread: Thread::default(),
             capture_id: None,
+            tries: 0,
             not_compared: None,
             former: Vec::new(),
             joined: Vec::new(),
@@ -399,22 +400,27 @@ impl Incidents {
     pub(super) fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
         let reported = self.reported_urgency(id);
         let Some(tracked) = self.known.get_mut(id) else { return };
-        tracked.confirm(&tracked.incident.growth.key());
+        let is_found_again = tracked.confirm(&tracked.incident.growth.key());
+        let known = tracked.incident.growth;
+        let known_urgency = tracked.incident.urgency_of_growth(self.horizons);
         tracked.considered_ns = None;
         tracked.incident.measure(growth, attempt.times(now.wall_ns, growth.rank));
         let urgency = tracked.incident.urgency_of_growth(self.horizons);
         tracked.incident.updated_wall_ns = now.wall_ns;
         // A notice is captured once, and again when its growth is more urgent than what is
         // reported; certain growth whose class is unknown, or that is a notice, also when it has
-        // grown.
+        // grown. That a new coordinator finds what was known is no news.
+        let has_grown = growth.grown_bytes > known.grown_bytes || !known.is_sure;
+        let is_news = urgency > known_urgency || (has_grown && !is_found_again);
         let is_unknown = tracked.incident.is_unexplained();
         let is_low = is_unknown || reported == Urgency::Notice;
         let tries_max = match urgency > reported && !is_unknown {
+            _ if !is_news => 0,
             true => TRIES_MAX + RISES_MAX,
             false if is_low && growth.is_sure => TRIES_MAX,
             false => 0,
         };
-        if tracked.need == Need::Nothing && tracked.tries < tries_max {
+        if tracked.need == Need::Nothing && tracked.incident.tries < tries_max {
             tracked.need = Need::Wanted { due_ns: now.mono_ns };
         }
         self.store(id, Change::Updated);

@@ -397,7 +397,7 @@ fn a_rank_is_silent_only_when_its_agent_had_time_to_report() {
 fn an_unexplained_incident_is_captured_a_bounded_number_of_times() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(leak(0)));
-    for _ in 0..2 * TRIES_MAX {
+    for grown in 1..=2 * TRIES_MAX {
         if matches!(
             shell.incidents.get("inc-0001").expect("it is known").need,
             Need::Awaited { .. }
@@ -405,7 +405,8 @@ fn an_unexplained_incident_is_captured_a_bounded_number_of_times() {
             shell.diagnose("inc-0001", diagnosis(Class::Unknown, 0));
         }
         shell.now_ns += 10 * SECOND;
-        shell.found(&job, Finding::Updated(leak(0)));
+        let grown_bytes = u64::from(grown) << 30;
+        shell.found(&job, Finding::Updated(Growth { grown_bytes, ..leak(0) }));
         shell.incidents.tick(shell.now());
         shell.carry_out();
     }
@@ -591,7 +592,7 @@ impl Model {
         let mut open: BTreeMap<(u32, GrowthKey), &str> = BTreeMap::new();
         for tracked in self.shell.incidents.iter() {
             let incident = tracked.incident();
-            assert!(tracked.tries <= TRIES_MAX + RISES_MAX, "{incident:?}");
+            assert!(incident.tries <= TRIES_MAX + RISES_MAX, "{incident:?}");
             if let Some(by) = &incident.reported_in
                 && incident.is_open()
             {

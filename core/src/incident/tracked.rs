@@ -35,8 +35,6 @@ pub struct Tracked {
     pub(super) holder: Holder,
     pub(super) is_stored: bool,
     pub(super) need: Need,
-    /// Captures that were granted to it.
-    pub(super) tries: u32,
     /// Findings that are over after `confirm_by_step` unless they are found again. They were open
     /// when the coordinator was restarted, or when the attempt was taken for ended.
     pub(super) unconfirmed: Vec<GrowthKey>,
@@ -61,7 +59,6 @@ impl Tracked {
             holder,
             is_stored: false,
             need: Need::Nothing,
-            tries: 0,
             unconfirmed: Vec::new(),
             confirm_by_step: 0,
             considered_ns: None,
@@ -111,7 +108,7 @@ impl Tracked {
             self.remember(known);
         }
         if known.layer != key.layer && !key.layer.takes_over(known.layer) {
-            self.tries = 0;
+            self.incident.tries = 0;
             self.is_outdated = self.is_compared;
             let is_known = self.incident.diagnosis.take().is_some();
             if is_known && !self.is_compared {
@@ -143,14 +140,16 @@ impl Tracked {
         self.confirm_by_step = step.max(growth.last_step) + CONFIRM_STEPS;
     }
 
-    /// A finding of the incident was found again.
-    pub(super) fn confirm(&mut self, key: &GrowthKey) {
+    /// A finding of the incident was found again. True where that was in doubt.
+    pub(super) fn confirm(&mut self, key: &GrowthKey) -> bool {
+        let known = self.unconfirmed.len();
         self.unconfirmed.retain(|unconfirmed| !unconfirmed.names(key));
+        self.unconfirmed.len() < known
     }
 
     /// Wants a capture now, or after the one that is under way, and resets the number of tries.
     pub(super) fn want_again(&mut self, now: Now) {
-        self.tries = 0;
+        self.incident.tries = 0;
         match &mut self.need {
             Need::Awaited { again, .. } => *again = true,
             need => *need = Need::Wanted { due_ns: now.mono_ns },

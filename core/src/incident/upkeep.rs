@@ -61,6 +61,7 @@ impl Incidents {
         let reason = match (&tracked.incident.failure, growth.layer) {
             (Some(failure), _) => failure.reason(),
             (None, Layer::Workers) => Reason::WorkerGrowth { rank },
+            (None, Layer::Spread) => Reason::Imbalance { rank },
             (None, _) if growth.is_standstill() => Reason::Standstill { rank },
             (None, _) => Reason::Growth { rank },
         };
@@ -75,7 +76,7 @@ impl Incidents {
         let Some(tracked) = known.filter(is_wanted) else { return };
         tracked.need = match answer {
             Ok(capture) => {
-                tracked.tries += 1;
+                tracked.incident.tries += 1;
                 Need::Awaited { capture, again: false }
             }
             Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
@@ -169,11 +170,11 @@ impl Incidents {
         let urgency = incident.urgency;
         let (is_open, is_growth) = (incident.is_open(), incident.failure.is_none());
         let is_unknown = incident.is_unexplained();
-        let is_early = is_unknown && tracked.tries < EARLY_TRIES;
+        let is_early = is_unknown && incident.tries < EARLY_TRIES;
         // Nothing else asks again for the capture that the rise of an incident waits for.
         let is_unanswered = incident.not_compared.is_some() && !is_unknown;
         let rises = is_unanswered && incident.urgency_of_growth(horizons) > reported;
-        let is_due = is_early || (rises && tracked.tries < TRIES_MAX + RISES_MAX);
+        let is_due = is_early || (rises && incident.tries < TRIES_MAX + RISES_MAX);
         tracked.need = match core::mem::take(&mut tracked.need) {
             // An earlier capture was compared again.
             Need::Awaited { capture: of, again } if of != capture => {

@@ -32,6 +32,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         reported_in: None,
         thread: Default::default(),
         capture_id: None,
+        tries: 1,
         failure: None,
         not_compared: None,
         former: Vec::new(),

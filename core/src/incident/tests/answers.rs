@@ -47,6 +47,7 @@ fn found(growth: Growth) -> Incident {
         reported_in: None,
         thread: Thread::default(),
         capture_id: None,
+        tries: 0,
         not_compared: None,
         opened_wall_ns: 70,
         updated_wall_ns: 70,
@@ -285,17 +286,18 @@ fn a_capture_that_could_not_be_compared_is_said_to_be_that() {
 
 #[test]
 fn a_failed_request_names_what_led_to_it() {
-    let kind = |related: Option<&Incident>, detail: &str| {
+    let kind = |related: Option<&Incident>, text: &str, detail: &str| {
         let of = closed(known(Class::OutOfMemory));
         let answer = of.answers(&Context { related, ..ALIVE }).kind;
-        check(&answer, ["Leak or just big", "out of memory", detail]);
+        check(&answer, ["Leak or just big", text, detail]);
     };
-    kind(Some(&known(Class::Leak)), "it ended a leak that was reported before");
-    kind(Some(&found(leak(2))), "it ended growth that was reported before");
+    let ended = "it was reported before, and ended out of memory";
+    kind(Some(&known(Class::Leak)), "a leak", ended);
+    kind(Some(&found(leak(2))), "growth", ended);
     let mut stood = of_layer(Layer::Progress);
     stood.growth.scope = Scope::AllRanks;
-    kind(Some(&stood), "it ended a standstill that was reported before");
-    kind(None, "no growth was reported before it");
+    kind(Some(&stood), "out of memory", "it ended a standstill that was reported before");
+    kind(None, "out of memory", "no growth was reported before it");
     let mut of = closed(known(Class::OutOfMemory));
     of.related = Some("inc-0".to_string());
     let said = of.answers(&ALIVE).kind.detail;

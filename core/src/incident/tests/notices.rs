@@ -455,3 +455,29 @@ fn growth_of_a_job_that_is_heard_again_after_a_restart_has_the_same_steps_to_be_
         }
     }
 }
+
+#[test]
+fn what_a_new_coordinator_finds_again_is_captured_no_second_time() {
+    let (mut before, job) = (Shell::default(), Job::new(7));
+    let known = growth(2, Layer::Spread, Scope::OneRank, 0);
+    let stays = Growth { is_sure: true, bytes_per_step: 0, steps_to_oom: None, ..known };
+    before.found(&job, Finding::Opened(stays));
+    before.diagnose("inc-0001", diagnosis(Class::Imbalance, 3));
+    let stored = before.incident("inc-0001").clone();
+    assert_eq!((before.requests(), stored.tries), (1, 1));
+    let mut again = Shell::default();
+    again.incidents.restore(again.now(), stored, Holder::default(), 0, None);
+    let more = Growth { grown_bytes: 2 * stays.grown_bytes, ..stays };
+    for finding in [Finding::Opened(more), Finding::Updated(stays)] {
+        again.found(&job, finding);
+        again.now_ns += 60 * SECOND;
+        again.incidents.tick(again.now());
+        again.carry_out();
+        assert_eq!(again.requests(), 0, "{:?}", again.log);
+    }
+    // It grows: that may show what nothing showed before.
+    again.found(&job, Finding::Updated(Growth { grown_bytes: 3 * stays.grown_bytes, ..stays }));
+    again.incidents.tick(again.now());
+    again.carry_out();
+    assert_eq!((again.requests(), again.incident("inc-0001").tries), (1, 2));
+}
