@@ -132,7 +132,8 @@ fn fates(view: &Visible<'_>, incident: &incident::Incident) -> Vec<Fate> {
 /// When an open standstill that is a notice pages, to follow its sentence; empty for others.
 fn pages_at(view: &Visible<'_>, of: &incident::Incident) -> String {
     let attempt = view.attempt_of(of.serial).filter(|_| of.growth.is_standstill());
-    let due = attempt.and_then(|attempt| view.watch(attempt).ranks(attempt).pages_in_ns(of));
+    let due = attempt
+        .and_then(|attempt| view.watch(attempt).ranks(attempt).pages_in_ns(view.now().wall_ns, of));
     due.map_or(String::new(), |due_in_ns| {
         let at = (view.now().wall_ns.unsigned_abs() + due_in_ns) / 1_000_000_000 % 86_400;
         let (hour, minute, second) = (at / 3_600, at / 60 % 60, at % 60);

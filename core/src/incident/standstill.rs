@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use super::attempt::Attempt;
 use super::machine::{Incidents, Now};
 use super::record::{ClosedReason, Incident};
+use super::tracked::Tracked;
 use crate::detector::{Growth, GrowthKey, Layer, Scope};
 use crate::paging::Urgency;
 
@@ -142,9 +143,9 @@ impl Ranks {
     }
 
     /// The standstill of these ranks; none while the job goes on, or may pause.
-    fn standstill(&self, known: Option<&Growth>) -> Option<Growth> {
+    fn standstill(&self, wall_ns: i64, known: Option<&Incident>) -> Option<Growth> {
         let (of, lag) = self.behind()?;
-        let [still_in_ns, sure_in_ns] = self.due_in_ns(known)?;
+        let [still_in_ns, sure_in_ns] = self.due_in_ns(wall_ns, known)?;
         if still_in_ns > 0 {
             return None;
         }
@@ -156,23 +157,27 @@ impl Ranks {
         Some(Growth { ranks, is_sure: sure_in_ns == 0, ..standstill })
     }
 
-    /// Time in nanoseconds until an open standstill of these ranks that is a notice is certain and
-    /// pages; none where it is no such incident.
-    pub fn pages_in_ns(&self, of: &Incident) -> Option<u64> {
+    /// Time in nanoseconds from this Unix time until an open standstill of these ranks that is a
+    /// notice is certain and pages; none where it is no such incident.
+    pub fn pages_in_ns(&self, wall_ns: i64, of: &Incident) -> Option<u64> {
         let is_notice = of.is_open() && of.urgency == Urgency::Notice && of.reported_in.is_none();
         let will_be_sure = of.growth.is_standstill() && !of.growth.is_sure;
         let diagnosis = of.diagnosis.as_ref().filter(|_| is_notice && will_be_sure)?;
-        let [_, sure_in_ns] = self.due_in_ns(Some(&of.growth)).filter(|_| diagnosis.pages())?;
+        let [_, sure_in_ns] = self.due_in_ns(wall_ns, Some(of)).filter(|_| diagnosis.pages())?;
         Some(sure_in_ns)
     }
 
     /// Times in nanoseconds until ranks that go on standing are a standstill, and until that is
     /// certain and may page; none for one rank, and where the time of a step is not known of a job
-    /// without a `known` standstill.
-    pub(super) fn due_in_ns(&self, known: Option<&Growth>) -> Option<[u64; 2]> {
+    /// without a `known` standstill. A known one has lasted since it was found, also where a new
+    /// coordinator has not seen the ranks for as long: they had [`BEHIND_NS_MIN`] to say otherwise.
+    pub(super) fn due_in_ns(&self, wall_ns: i64, known: Option<&Incident>) -> Option<[u64; 2]> {
         let (_, lag) = self.behind().filter(|_| self.heard.len() > 1)?;
         let step_time_ns = self.step_time_ns.or(known.map(|_| UNKNOWN_STEP_NS))?;
-        let stood_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
+        let seen_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
+        let lasted_ns = known.map_or(0, |of| wall_ns.saturating_sub(of.opened_wall_ns).max(0));
+        let lasted_ns = lasted_ns.unsigned_abs();
+        let stood_ns = if seen_ns < BEHIND_NS_MIN { seen_ns } else { seen_ns.max(lasted_ns) };
         let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
         let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
         let least_ns = match (lag >= AHEAD_STEPS, quiet_ns >= STILL_NS_MIN) {
@@ -220,12 +225,13 @@ impl Incidents {
     ) {
         let serial = attempt.serial();
         let known = self.open_of(serial).find(|known| known.incident.growth.is_standstill());
-        let known = known.map(|known| (known.incident.id.clone(), known.incident.growth));
+        let known = known.map(Tracked::incident);
+        let found = ranks.standstill(now.wall_ns, known);
+        let known = known.map(|of| (of.id.clone(), of.growth));
         if let Some((id, _)) = known.as_ref().filter(|(_, growth)| ranks.went_on(growth)) {
             let at_step = ranks.furthest();
             return self.close(now, id, ClosedReason::WentOn { at_step }, attempt.has_ended());
         }
-        let found = ranks.standstill(known.as_ref().map(|(_, growth)| growth));
         let Some(found) = found else { return };
         match known {
             Some((_, known)) if known.is_sure || !found.is_sure => {}
