@@ -284,7 +284,7 @@ impl CaptureRecord {
     /// the wall clock's reading, so that times of an earlier process lie on it; a time in the
     /// future, after a clock was set back, becomes the present.
     pub fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
-        let requested_ns = u64::try_from(self.requested_wall_ns).unwrap_or(0).min(now_ns);
+        let before = |wall_ns: i64| u64::try_from(wall_ns).unwrap_or(0).min(now_ns);
         Manifest {
             id: CaptureId(self.id.clone()),
             job: self.job.clone(),
@@ -292,8 +292,8 @@ impl CaptureRecord {
             reason: self.reason.clone(),
             step: self.step,
             before_step: self.before_step,
-            requested_ns,
-            closed_ns: now_ns,
+            requested_ns: before(self.requested_wall_ns),
+            closed_ns: self.closed_wall_ns.map_or(now_ns, before),
             complete: false,
             parts: parts.to_vec(),
         }

@@ -183,6 +183,17 @@ impl Captures {
         true
     }
 
+    /// Takes up a capture that was closed before the shell went away: its time and its stored bytes
+    /// still count.
+    pub fn closed_before(&mut self, manifest: &Manifest) {
+        let limits = self.limits.clone();
+        let spent = self.spent_of(manifest.parts.len() < self.ranks.len().min(2));
+        spent.budget.spend(manifest.closed_ns, manifest, &limits);
+        if manifest.reason != Reason::Baseline {
+            spent.last_ns = spent.last_ns.max(Some(manifest.requested_ns));
+        }
+    }
+
     /// Continues from an earlier attempt: its stored bytes and capture times still count.
     pub fn continue_from(&mut self, earlier: &Self) {
         (self.spent, self.spent_alone) = (earlier.spent, earlier.spent_alone);

@@ -329,6 +329,27 @@ fn a_shell_that_dies_again_and_again_does_not_keep_a_capture_open() {
 }
 
 #[test]
+fn captures_of_an_earlier_shell_count() {
+    let mut captures = job(2, 700);
+    let growth = || Reason::Growth { rank: 0 };
+    captures.request(100 * SECOND, id("a"), growth(), None).expect("there are ranks");
+    (0..2).for_each(|rank| aligned(&mut captures, 101 * SECOND, "a", rank, 700));
+    let closed = only_manifest(&mut captures);
+    let mut again = job(2, 700);
+    again.closed_before(&closed);
+    let soon = again.request(110 * SECOND, id("b"), growth(), None);
+    assert_eq!(soon, Err(Refusal::TooSoon { wait_ns: 50 * SECOND }));
+    again.request(160 * SECOND, id("b"), growth(), None).expect("a minute has passed");
+    let limits = Limits { bytes_max: 20, interval_ns_min: 0, ..Limits::default() };
+    let mut again = Captures::new("job", 0, limits);
+    again.rank_up((0, "tape"), "node");
+    again.closed_before(&Manifest { parts: closed.parts[..1].to_vec(), ..closed.clone() });
+    again.closed_before(&closed);
+    let over = again.request(101 * SECOND, id("b"), growth(), None);
+    assert!(matches!(over, Err(Refusal::OverBudget { spent_bytes: 30, .. })), "{over:?}");
+}
+
+#[test]
 fn bytes_are_a_budget() {
     let limits = Limits { bytes_max: 100, interval_ns_min: 0, ..Limits::default() };
     let mut captures = Captures::new("job", 0, limits);

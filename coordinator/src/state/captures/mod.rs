@@ -134,9 +134,13 @@ impl Captures {
                 }
             }
             let manifest = record.manifest(&parts, now.mono_ns);
-            let machine = jobs.machine(record.serial);
-            let is_resumed = !record.is_closed()
-                && machine.is_some_and(|machine| machine.resume(now.mono_ns, &manifest));
+            let is_resumed = jobs.machine(record.serial).is_some_and(|machine| {
+                if record.is_closed() {
+                    machine.closed_before(&manifest);
+                    return false;
+                }
+                machine.resume(now.mono_ns, &manifest)
+            });
             if !record.is_closed() && !is_resumed {
                 // Its attempt is gone, or has another one in flight: it ends with what it has.
                 record.closed_wall_ns = Some(now.wall_ns);
