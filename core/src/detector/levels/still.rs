@@ -7,6 +7,7 @@ use crate::roles::are_most;
 use super::super::constants::{
     SILENT_NS, SILENT_STEPS_MIN, SPREAD_DIVISOR, SPREAD_LEVEL_PERCENT_MIN, SPREAD_NEWS_DIVISOR,
 };
+use super::super::findings::UNFOLLOWED;
 use super::super::groups::Medians;
 use super::super::machine::{Detector, Rank};
 use super::super::series::{BLOCK_STEPS, Layer, Spread, WINDOW};
@@ -81,10 +82,12 @@ impl Detector {
         let layers = [Layer::Allocated, Layer::Peak];
         let grows = self.findings.of_rank(rank).any(|open| open.grows())
             || layers.into_iter().any(|layer| self.findings.common(layer, group).is_some());
-        if blocks >= WINDOW as u32 && !grows && self.findings.get(&key).is_none() {
-            let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
-            let growth = Growth::still(&key, (since_step, end_step), bytes_min, peers);
-            self.findings.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
+        let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
+        let growth = Growth::still(&key, (since_step, end_step), bytes_min, peers);
+        if self.findings.get(&key).is_some() {
+            self.findings.renew(&growth);
+        } else if blocks >= WINDOW as u32 && !grows {
+            self.findings.open(growth, (0, UNFOLLOWED), 0, 0, (end_step, 0));
         }
     }
 
