@@ -3,10 +3,10 @@
 //! sample shows the usual state of thousands of ranks.
 
 use memtape_core::detector::{Growth, Layer};
+use memtape_core::diagnosis::files::PeakLines;
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::incident::NotCompared;
 use memtape_core::snapshot::RankSnapshot;
-use memtape_proto::snapshot::Bounds;
 
 use crate::state::comparison::{ComparedSnapshots, Comparison, SnapshotRef};
 use crate::state::effects::WorkDone;
@@ -53,8 +53,11 @@ async fn compare_snapshots(
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     stored: &Snapshots,
 ) -> Result<Box<Diagnosis>, NotCompared> {
-    let (suspect, mut bytes) = load(stored, suspect, stored.bounds()).await?;
-    let mut snapshots = Vec::new();
+    // What the peaks of a rank are made of, its blocks do not show: the events do.
+    let of_peaks = growth.layer == Layer::Spread;
+    let Loaded { snapshot: suspect, mut bytes, peak } =
+        load(stored, suspect, Trace { is_kept: true, of_peaks }).await?;
+    let (mut snapshots, mut peaks) = (Vec::new(), Vec::new());
     let mut left_out = Vec::new();
     // A failure is compared with the ends of the peers, not with their memory.
     let peers = if growth.layer == Layer::Process { Vec::new() } else { peers };
@@ -64,16 +67,19 @@ async fn compare_snapshots(
             break;
         }
         // A peer that cannot be read is no reason not to look at the others.
-        // Only the suspect's events are compared.
-        match load(stored, peer, stored.bounds().without_trace()).await {
-            Ok((peer, more)) => {
-                bytes += more;
-                snapshots.push(peer);
+        match load(stored, peer, Trace { is_kept: false, of_peaks }).await {
+            Ok(peer) => {
+                bytes += peer.bytes;
+                snapshots.push(peer.snapshot);
+                peaks.extend(peer.peak);
             }
             Err(why) => left_out.push(why.to_string()),
         }
     }
-    let context = context.clone();
+    let mut context = context.clone();
+    if let Some(own) = peak.filter(|_| !peaks.is_empty() && peaks.len() == snapshots.len()) {
+        context.level = own.beyond(&peaks);
+    }
     let compared = blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
         let (growth, context) = (&growth, &context);
@@ -86,16 +92,41 @@ async fn compare_snapshots(
     Ok(Box::new(diagnosis))
 }
 
+/// What is done with the events of a snapshot.
+#[derive(Clone, Copy)]
+struct Trace {
+    /// They stay.
+    is_kept: bool,
+    /// They are asked what the peak was made of.
+    of_peaks: bool,
+}
+
+/// A snapshot in memory.
+struct Loaded {
+    snapshot: RankSnapshot,
+    /// Most bytes of memory that it takes.
+    bytes: u64,
+    peak: Option<PeakLines>,
+}
+
 async fn load(
     stored: &Snapshots,
-    snapshot: SnapshotRef,
-    bounds: Bounds,
-) -> Result<(RankSnapshot, u64), NotCompared> {
-    let SnapshotRef { rank, hash } = snapshot;
+    SnapshotRef { rank, hash }: SnapshotRef,
+    trace: Trace,
+) -> Result<Loaded, NotCompared> {
     let hash = hash.ok_or_else(|| NotCompared::Unreadable {
         rank,
         why: "its snapshot is not stored".into(),
     })?;
-    let read = stored.read(hash, bounds, |snapshot, bytes| (snapshot, bytes)).await;
-    read.map_err(|why| NotCompared::Unreadable { rank, why: why.to_string() })
+    let Trace { is_kept, of_peaks } = trace;
+    let bounds = stored.bounds();
+    let bounds = if is_kept || of_peaks { bounds } else { bounds.without_trace() };
+    let read = stored.read(hash, bounds, move |mut snapshot, bytes| {
+        let peak = of_peaks.then(|| PeakLines::of(&snapshot)).flatten();
+        if !is_kept {
+            snapshot.devices.iter_mut().for_each(|device| device.trace = Vec::new());
+        }
+        Loaded { snapshot, bytes, peak }
+    });
+    read.await.map_err(|why| NotCompared::Unreadable { rank, why: why.to_string() })
 }

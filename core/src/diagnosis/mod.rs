@@ -34,7 +34,7 @@ pub use constants::{BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_M
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
 pub use evidence::context::{
-    Activity, Context, Fate, KnownGrowth, Neighbours, Peaks, Readings, TraceGrowth,
+    Activity, Context, Fate, KnownGrowth, LevelLine, Neighbours, Peaks, Readings, TraceGrowth,
 };
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;

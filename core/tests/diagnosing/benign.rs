@@ -165,7 +165,9 @@ fn work() -> Vec<Scenario> {
             false,
             Asked::new(growth(Spread, 0), |_| {})
                 .but(|asked| asked.growth.grown_bytes = 7 * GIB)
-                .with(|context| context.peaks = Some(Peaks { own: 70 * GIB, peers: 63 * GIB })),
+                .with(|context| {
+                    context.peaks = Some(Peaks { own: 70 * GIB, peers: 63 * GIB, step: 0 })
+                }),
         ),
         scenario(
             "one rank's peaks rise",

@@ -83,7 +83,7 @@ pub(crate) fn report(
 struct Blame<'a> {
     /// The line whose blocks grew, or that took memory outside the allocator.
     culprit: Option<&'a Line<'a>>,
-    /// Its frame; without such a line the frame of the workers, of the trace, or of the call that
+    /// Its frame; without such a line the frame of the workers, of the level, or of the call that
     /// emptied the cache.
     frame: Option<&'a Frame>,
     /// The stack with that frame, innermost first.
@@ -98,12 +98,11 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
     let outside = outside_lines(case, class);
     let taker = outside.and_then(|outside| outside.culprit());
     let is_to_blame = class.judge().share != Share::Nothing;
-    let culprit = taker.or(top.filter(|_| is_to_blame));
+    // Of a level of the steps the line that the traces show, of an emptied cache who emptied it.
+    let of_level = case.context.level.line.as_ref().filter(|_| !class.is_outside());
+    let culprit = taker.or(top.filter(|_| is_to_blame && of_level.is_none()));
     let workers = case.workers.as_ref();
     let of_workers = workers.and_then(|workers| workers.line());
-    // Of a level of the steps the line that the trace shows, of an emptied cache who emptied it.
-    let of_trace = case.context.trace.as_ref().and_then(|trace| trace.line.as_ref());
-    let of_trace = of_trace.filter(|_| culprit.is_none() && !class.is_outside());
     let emptied_by = case.emptied_by.as_slice();
     let emptied_at = telling_frame(emptied_by).filter(|_| class == Class::CacheThrash);
     Blame {
@@ -111,7 +110,7 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
         frame: culprit
             .map(|line| line.frame)
             .or(of_workers)
-            .or(of_trace.map(|(frame, _)| frame))
+            .or(of_level.map(|(frame, _)| frame))
             .or(emptied_at),
         stack: match culprit {
             Some(line) => line.stack,
@@ -126,7 +125,7 @@ fn blame<'a>(case: &'a Case<'a>, class: Class, top: Option<&'a Line<'a>>) -> Bla
             }),
             // Samples of time explain no bytes.
             None if of_workers.is_some() => Some(0),
-            None => of_trace.map(|(_, ppm)| *ppm),
+            None => of_level.map(|(_, ppm)| *ppm),
         },
         allocation_steps: match (taker, outside) {
             (Some(_), Some(outside)) => outside.births(),
@@ -145,6 +144,7 @@ fn outside_lines<'a>(case: &'a Case<'a>, class: Class) -> Option<&'a Outside<'a>
 fn add_sentences(answer: &mut Alternative, case: &Case<'_>, class: Class, top: Option<&Line<'_>>) {
     answer.evidence.splice(0..0, evidence(case, class, top));
     answer.against.splice(0..0, against(case, class, top));
+    answer.evidence.extend(case.context.level.evidence.iter().cloned());
     if let Some(trace) = &case.context.trace {
         answer.evidence.extend(trace.evidence.iter().cloned());
         answer.against.extend(trace.against.iter().cloned());

@@ -141,7 +141,7 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     growing.push(growth.rank);
     growing.sort_unstable();
     let trace = case.context.trace.as_ref();
-    let said = trace.map_or("", |trace| trace.said.as_str());
+    let said = &case.context.level.said;
     let level = of_level(case);
     let middle = |tense: Tense| {
         let (what, peers) = (what(case, lines, class, tense), about_peers(case, tense));

@@ -44,6 +44,8 @@ pub struct Peaks {
     pub own: u64,
     /// Median of the same over its peers.
     pub peers: u64,
+    /// Step of the suspect's; 0 where it has no number.
+    pub step: u64,
 }
 
 /// What is known beside the growth and the snapshots.
@@ -69,6 +71,8 @@ pub struct Context {
     pub steps_missing: Option<u64>,
     /// Whether `expandable_segments` is on. Where it is not known, the segments may show it.
     pub expandable_segments: Option<bool>,
+    /// The line that a level is about.
+    pub level: LevelLine,
     /// What a trace shows of the growth, where no detector watched; none of a running job.
     pub trace: Option<TraceGrowth>,
     /// What became of each rank of the job; empty unless a rank failed, or the job stands still.
@@ -138,6 +142,18 @@ pub struct KnownGrowth {
     pub growth: Growth,
 }
 
+/// The line that a level is about, where the traces of the ranks show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LevelLine {
+    /// The line that grew most at the peaks, or is furthest beyond the peers, and its share of that
+    /// in parts per million.
+    pub line: Option<(Frame, u32)>,
+    /// What follows the sentence.
+    pub said: String,
+    /// What speaks for it.
+    pub evidence: Vec<String>,
+}
+
 /// A growth in a trace, whose steps need not have numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceGrowth {
@@ -149,11 +165,6 @@ pub struct TraceGrowth {
     pub older_steps: u64,
     /// Bytes that these lines hold, of whatever age.
     pub held_bytes: u64,
-    /// The line that grew most at the peaks, or is furthest beyond the peers, and its share of that
-    /// in parts per million.
-    pub line: Option<(Frame, u32)>,
-    /// What follows the sentence.
-    pub said: String,
     /// What speaks for it besides.
     pub evidence: Vec<String>,
     /// What speaks against it.

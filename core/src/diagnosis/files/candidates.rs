@@ -10,8 +10,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::aligned::Aligned;
+use super::beyond::{NAMED_PPM_MIN, PeakLines};
 use super::failures;
-use super::held::{self, HeldLine, Kind, by_line, kept};
+use super::held::{HeldLine, Kind, by_line, kept};
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
@@ -22,7 +23,7 @@ use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
 use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::case::share_of;
-use crate::diagnosis::evidence::context::{Context, Peaks, TraceGrowth};
+use crate::diagnosis::evidence::context::{Context, LevelLine, Peaks, TraceGrowth};
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::past::whole;
 use crate::diagnosis::judges::remedy::Cause;
@@ -31,9 +32,6 @@ use crate::roles::are_most;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
-
-/// Share of the growth with which a line is named, in parts per million.
-const NAMED_PPM_MIN: u32 = 500_000;
 
 /// Whole steps that say something about what each of them needs.
 const STEPS_COMPARED_MIN: usize = 3;
@@ -149,24 +147,27 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
     let what = "batches that are sorted by length, or a curriculum, look the same";
     let trace = TraceGrowth {
         steps: trend.steps,
+        against: doubts(one, is_peak, what),
+        ..TraceGrowth::default()
+    };
+    let level = LevelLine {
         line: named.map(|(line, ppm)| (line.frame.clone(), *ppm)),
         said: format!("{name}{beyond}"),
         evidence: grew.chain(in_segments(one, layer)).collect(),
-        against: doubts(one, is_peak, what),
-        ..TraceGrowth::default()
     };
     let mut candidate = Candidate::new(all, at, (layer, scope), ranks, trace);
     let growth = &mut candidate.growth;
     growth.onset_step = one.step.saturating_sub(trend.steps);
     growth.peers = u32::try_from(judged.len().saturating_sub(1)).unwrap_or(u32::MAX);
     (growth.bytes_per_step, growth.grown_bytes) = (trend.bytes_per_step, trend.grown_bytes);
+    candidate.context.level = level;
     candidate.context.in_peaks = Some(is_peak);
     candidate.context.step_need = step_need(one).filter(|_| layer != Layer::Reserved);
     candidate.context.peaks = (judged.len() > 1).then(|| {
         let highest = |one: &Aligned<'_>| whole_peaks(one).iter().copied().max();
         let others = judged.iter().filter(|other| other.rank != one.rank);
         let peers = median(others.filter_map(|other| highest(other)).collect());
-        Peaks { own: highest(one).unwrap_or(0), peers }
+        Peaks { own: highest(one).unwrap_or(0), peers, ..Peaks::default() }
     });
     Some(candidate)
 }
@@ -356,16 +357,11 @@ fn uneven(
     let at = excess.iter().position(|&of| of == Some(most))?;
     let one = all.get(at)?;
     let mut candidate = Candidate::standing(all, at, Layer::Spread, most, ranks);
-    candidate.context.peaks = Some(Peaks { own: *levels.get(at)?, peers: typical });
+    let own = *levels.get(at)?;
+    candidate.context.peaks = Some(Peaks { own, peers: typical, ..Peaks::default() });
     candidate.context.in_peaks = Some(in_peaks);
+    candidate.context.level = line_beyond(all, one);
     let trace = candidate.context.trace.get_or_insert_default();
-    if let Some(line) = line_beyond(all, one) {
-        let others = bytes(line.others_bytes.unwrap_or(0));
-        let (held, name) = (bytes(line.bytes), line.name());
-        trace.evidence.push(format!("{held} {name}; {others} on the median of the others"));
-        trace.said = format!("; most of that is {name}");
-        trace.line = is_named(&line).then(|| (line.frame.clone(), 0));
-    }
     let doubt = "ranks with other roles (stages of a pipeline, experts) may differ by design";
     trace.against.push(doubt.to_string());
     Some(candidate)
@@ -373,16 +369,16 @@ fn uneven(
 
 /// The line that is furthest beyond the other ranks: at the peaks, or now where the peaks are not
 /// known.
-fn line_beyond(all: &[Aligned<'_>], one: &Aligned<'_>) -> Option<HeldLine> {
-    let uses = |one: &Aligned<'_>| match &one.past().peak {
-        Some(peak) => kept(&peak.uses),
-        None => one.kept.clone(),
+fn line_beyond(all: &[Aligned<'_>], one: &Aligned<'_>) -> LevelLine {
+    let are_known = all.iter().all(|one| one.past().peak.is_some());
+    let lines = |one: &Aligned<'_>| {
+        let peak = one.past().peak.as_ref().filter(|_| are_known);
+        let at_peak = peak.into_iter().flat_map(|peak| &peak.uses).map(|of| (of.stack, of.bytes));
+        let now = one.kept.iter().filter(|_| !are_known).map(|(&stack, of)| (stack, of.bytes));
+        PeakLines::by_stack(|stack| one.stack(stack), at_peak.chain(now))
     };
     let others = all.iter().filter(|other| other.rank != one.rank);
-    let others: Vec<_> = others.map(|other| by_line(other, &uses(other))).collect();
-    let beyond = |line: &HeldLine| line.bytes.saturating_sub(line.others_bytes.unwrap_or(0));
-    // Of equal ones the first, which holds most.
-    held::lines(one, &uses(one), &others).into_iter().rev().max_by_key(beyond)
+    lines(one).beyond(&others.map(lines).collect::<Vec<_>>())
 }
 
 impl Candidate {

@@ -39,11 +39,7 @@ pub struct HeldLine {
 impl HeldLine {
     /// The line in words.
     pub(crate) fn name(&self) -> String {
-        match self.kind {
-            Kind::Nameless => "without a stack".into(),
-            Kind::OptimizerState => format!("of optimizer state ({})", location(&self.frame)),
-            Kind::Module | Kind::Backward | Kind::Other => format!("at {}", location(&self.frame)),
-        }
+        self.kind.name(&self.frame)
     }
 }
 
@@ -66,6 +62,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Memory of this kind that a line holds, in words.
+    pub(super) fn name(self, frame: &Frame) -> String {
+        match self {
+            Self::Nameless => "without a stack".into(),
+            Self::OptimizerState => format!("of optimizer state ({})", location(frame)),
+            Self::Module | Self::Backward | Self::Other => format!("at {}", location(frame)),
+        }
+    }
+
     pub(crate) fn of(stack: &[&Frame]) -> Self {
         let is = |frame: &&&Frame, file: &str, functions: &[&str]| {
             frame.file.contains(file) && functions.contains(&frame.function.as_str())

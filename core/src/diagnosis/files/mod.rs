@@ -8,6 +8,7 @@
 
 mod aligned;
 mod alone;
+mod beyond;
 mod candidates;
 mod diff;
 mod failures;
@@ -35,6 +36,7 @@ use crate::snapshot::frames::telling_frame;
 pub use super::answer::failure::why_refused;
 pub use super::evidence::past::{Alive, Past, Refusal, Refused};
 pub use super::evidence::segments::Shape;
+pub use beyond::PeakLines;
 pub use diff::{Change, Diff, diff};
 pub use held::{HeldLine, Kind};
 pub use history::{DeviceHistory, Held, History, ProcessState, Rank, firsts};

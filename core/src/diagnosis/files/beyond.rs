@@ -1,0 +1,106 @@
+//! Which line is furthest beyond the other ranks at the peaks: of more work in each step nothing
+//! is left at the end of a step, so the blocks of a state do not show it.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+
+use super::held::Kind;
+use crate::diagnosis::evidence::account::{Stack, median, primary_device};
+use crate::diagnosis::evidence::case::share_of;
+use crate::diagnosis::evidence::context::LevelLine;
+use crate::diagnosis::evidence::past::Past;
+use crate::diagnosis::words::bytes;
+use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{Frame, RankSnapshot};
+
+/// Share of what is beyond the others with which a line is named, in parts per million.
+pub(super) const NAMED_PPM_MIN: u32 = 500_000;
+
+/// Bytes that each line of a rank held at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct PeakLines(BTreeMap<(Frame, Kind), u64>);
+
+impl PeakLines {
+    /// At the highest moment of the trace of its primary device; none without a trace.
+    pub fn of(rank: &RankSnapshot) -> Option<Self> {
+        let peak = Past::of(rank, primary_device(rank)?).peak?;
+        let held = peak.uses.iter().map(|of| (of.stack, of.bytes));
+        Some(Self::by_stack(|stack| rank.frames_of(stack).collect(), held))
+    }
+
+    /// Of what each of these stacks held.
+    pub(super) fn by_stack<'a>(
+        frames_of: impl Fn(u32) -> Stack<'a>,
+        held: impl Iterator<Item = (u32, u64)>,
+    ) -> Self {
+        let mut by_line = BTreeMap::new();
+        for (stack, bytes) in held {
+            let frames = frames_of(stack);
+            let line = (telling_frame(&frames).cloned().unwrap_or_default(), Kind::of(&frames));
+            let sum: &mut u64 = by_line.entry(line).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        Self(by_line)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.values().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+    }
+
+    /// The line that is furthest beyond the median of the others. It is named where it is most of
+    /// what the rank has beyond them.
+    pub fn beyond(&self, others: &[Self]) -> LevelLine {
+        let usual =
+            |of: &dyn Fn(&Self) -> u64| median(others.iter().map(of).collect::<vec::Vec<_>>());
+        let lines = self.0.iter().rev().map(|(line, &held)| {
+            let others = usual(&|other| other.0.get(line).copied().unwrap_or(0));
+            (held.saturating_sub(others), held, others, line)
+        });
+        // Of equal ones the first, which holds most.
+        let most = lines.max_by_key(|&(beyond, held, ..)| (beyond, held));
+        let Some((more @ 1.., held, others, (frame, kind))) = most else {
+            return LevelLine::default();
+        };
+        let all = self.bytes().saturating_sub(usual(&Self::bytes));
+        let [more, all] = [more, all].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        let (ppm, name) = (share_of(more, all), kind.name(frame));
+        let is_most = ppm >= NAMED_PPM_MIN;
+        let (held, others) = (bytes(held), bytes(others));
+        LevelLine {
+            line: (is_most && *kind != Kind::Nameless).then(|| (frame.clone(), ppm)),
+            said: if is_most { format!("; most of that is {name}") } else { String::new() },
+            evidence: vec![format!("{held} {name}; {others} on the median of the others")],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank whose lines 1, 2 and 3 hold these bytes.
+    fn lines(held: [u64; 3]) -> PeakLines {
+        let frame = |line| Frame { file: "/app/train.py".into(), line, ..Frame::default() };
+        let frames: vec::Vec<Frame> = (1..=3).map(frame).collect();
+        let stack = |stack: u32| vec![&frames[stack as usize]];
+        PeakLines::by_stack(stack, (0..).zip(held))
+    }
+
+    #[test]
+    fn the_line_that_is_furthest_beyond_the_others_is_named_where_it_is_most_of_it() {
+        let check = |held: [u64; 3], line: Option<(u32, u32)>, said: &str| {
+            let others = [[900, 100, 100], [900, 120, 100], [900, 80, 300]].map(lines);
+            let found = lines(held).beyond(&others);
+            assert_eq!(found.line.map(|(frame, ppm)| (frame.line, ppm)), line);
+            assert_eq!(found.said, said);
+        };
+        // Line 1 holds most on every rank, and line 3 as much on one of the others.
+        check([900, 400, 100], Some((2, 1_000_000)), "; most of that is at train.py:2");
+        check([1_000, 400, 100], Some((2, 750_000)), "; most of that is at train.py:2");
+        // No line has most of it; nothing is beyond the others.
+        check([1_000, 200, 200], None, "");
+        check([900, 100, 100], None, "");
+    }
+}
