@@ -131,8 +131,15 @@ describe('addresses', { skip: noBrowser }, () => {
   test('steps and ranks that are none are left out', async () => {
     await to('#/job/train-7b?rank=99&steps=9-1&ranks=x&sort=nosuch.down&account=nosuch&against=nosuch');
     assert.equal(await keptHeading().count(), 0);
+  });
+
+  test('an address of no view says so, and leads home', async () => {
     await to('#/nosuchview/x');
-    assert.match(await heading(), /open incidents$/);
+    assert.equal(await heading(), 'There is no view nosuchview');
+    await title('There is no view nosuchview · Memtape');
+    assert.equal(await page.locator('nav [aria-current]').count(), 0);
+    await page.getByRole('link', { name: 'All jobs and incidents' }).click();
+    await page.getByRole('heading', { name: /open incidents$/ }).waitFor();
   });
 
   test('the title of the tab is the sentence that matters', async () => {

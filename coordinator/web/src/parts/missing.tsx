@@ -1,7 +1,9 @@
 // What is shown in place of a view whose answer is not there: it is awaited, or the coordinator
 // refused it, or knows no such thing.
 
+import { address } from '../address';
 import { NotFound, report } from '../api';
+import { useTitle } from '../title';
 import { Soft } from './basics';
 
 // What to do where an id is not known.
@@ -24,9 +26,25 @@ export function Missing({ view, id, error }: { view: string; id: string; error: 
     <>
       <h1>{`There is no ${view} ${id}`}</h1>
       <p>{UNKNOWN[view] ?? error.message}</p>
-      <p>
-        <a href="#/">All jobs and incidents</a>
-      </p>
+      <WayHome />
     </>
   );
 }
+
+/** What is shown for an address of no view. */
+export function NoView() {
+  const heading = `There is no view ${address.value.view}`;
+  useTitle(heading);
+  return (
+    <>
+      <h1>{heading}</h1>
+      {report ? null : <WayHome />}
+    </>
+  );
+}
+
+const WayHome = () => (
+  <p>
+    <a href="#/">All jobs and incidents</a>
+  </p>
+);
