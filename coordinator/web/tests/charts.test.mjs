@@ -4,7 +4,19 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { account, area, capture, CAPTURE_STEP, DEVICE_BYTES, GIB, rank, segments } from './answers.mjs';
+import {
+  account,
+  area,
+  capture,
+  CAPTURE_STEP,
+  DEVICE_BYTES,
+  GIB,
+  incident,
+  LAST_STEP,
+  rank,
+  segments,
+  series,
+} from './answers.mjs';
 import { fileOf, modules } from './bundle.mjs';
 
 const found = await modules([
@@ -242,6 +254,22 @@ test('an account has its own level, with its lowest values where they differ', (
   assert.deepEqual(steps.slice(0, 2), [1280, 1455], 'the first point stands for the steps before it');
   assert.deepEqual(compared.values.slice(0, 2), Array(2).fill(flat.account.highest[0]));
   assert.equal(levels.levelsOf(late, 'blocks', 1400).steps[0], 1400, 'of the steps that are asked for');
+});
+
+test('a forecast begins at the newest value of the account that it is about', () => {
+  const device = series(2);
+  const growing = incident('j', {});
+  const of = (series, changed) => levels.fanOf(series, { ...growing, ...changed }, DEVICE_BYTES);
+  const reserved = device.reserved_bytes.at(-1);
+  const fan = { from: LAST_STEP, level: reserved, full: DEVICE_BYTES, p10: 930, p50: 1010, p90: 1190 };
+  assert.deepEqual(of(device, {}), fan, 'a device is full by what is reserved');
+  assert.deepEqual(of(device, { layer: 'reserved', last_step: 790 }), { ...fan, p10: 920, p50: 1000, p90: 1180 });
+  assert.equal(of(device, { last_step: 100, steps_to_oom_p10: 5 }).p10, 0);
+  const host = { layer: 'host', names_device: false };
+  const known = account(2, 'host');
+  assert.equal(of(known, host).level, known.account.highest.at(-1));
+  assert.deepEqual([of(device, host), of(known, {})], [null, null], 'another account than that of the incident');
+  assert.deepEqual([of(device, { steps_to_oom: null }), of(device, { state: 'closed' })], [null, null]);
 });
 
 test('a forecast is followed to its early end, and no further', () => {

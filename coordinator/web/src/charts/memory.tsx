@@ -2,21 +2,21 @@
 // from P10 to P90, and what happened at which step.
 //
 // The levels are those of the device, or those of the one account that the series has. The forecast
-// rises from the level that grows, and is drawn up to one and a half times as many steps ahead as
-// there are behind; further ends are words. A limit that is more than eight times as high as all
+// rises from the level that it is about, and is drawn up to one and a half times as many steps ahead
+// as there are behind; further ends are words. A limit that is more than eight times as high as all
 // levels would flatten them: it is words, too, and the chart is as high as the forecast at its end.
 
 import { useMemo } from 'preact/hooks';
 import type uPlot from 'uplot';
 
-import { look, rangeAs, stepsIn } from '../address';
+import { look, rangeAs, stepsIn, type Span } from '../address';
 import { report } from '../api';
 import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
 import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
 import {
-  growingLevel,
+  fanOf,
   levelAhead,
   levelsOf,
   peersAt,
@@ -40,8 +40,8 @@ export interface MemoryOf {
   data: Series | null;
   /** The account that peers and the baseline are compared by. */
   account: string;
-  /** The first step that was asked for; without one all were. */
-  from?: number;
+  /** The steps that were asked for; without them all were. */
+  steps?: Span | null;
   /** Series of ranks of the same role. */
   peers?: (Series | null)[];
   /** The same rank in the run that is the baseline. */
@@ -61,7 +61,8 @@ export function MemoryChart(of: MemoryOf) {
   const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
     data,
     of.account,
-    of.from,
+    of.steps?.from,
+    of.steps?.to,
     of.peers,
     of.baseline,
     of.incident,
@@ -120,7 +121,7 @@ interface Drawn {
 
 /** What is drawn, and the ranges of both axes. */
 function drawn(of: MemoryOf, data: Series): Drawn {
-  const levels = levelsOf(data, of.account, of.from);
+  const levels = levelsOf(data, of.account, of.steps?.from);
   const { steps } = levels;
   const peers = peersAt(steps, of.peers ?? [], of.account);
   const baseline = peersAt(steps, [of.baseline ?? null], of.account).median;
@@ -130,7 +131,7 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const most = Math.max(highest(peers.high), highest(baseline), ...levels.levels.map(level => highest(level.values)));
   const limit = isBytes(data) ? of.limit.bytes : null;
   const isNear = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
-  const fan = fanOf(of, data, isKnown(limit) ? limit : most * HEADROOM);
+  const fan = forecast(of, data, isKnown(limit) ? limit : most * HEADROOM);
   const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
   const range: [number, number] = [first, Math.max(last + ahead, first + 1)];
   const highestAhead = fan ? levelAhead(fan, ahead) : 0;
@@ -150,19 +151,10 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   };
 }
 
-/** The forecast, which counts from the newest step. */
-function fanOf({ incident, end }: MemoryOf, data: Series, full: number): Fan | null {
-  if (!incident || incident.state !== 'open' || isKnown(end)) return null;
-  const p50 = incident.steps_to_oom;
-  if (!isKnown(p50)) return null;
-  return {
-    from: data.steps.at(-1)!,
-    level: growingLevel(data, incident),
-    full,
-    p10: incident.steps_to_oom_p10 ?? p50,
-    p50,
-    p90: incident.steps_to_oom_p90 ?? p50,
-  };
+/** The forecast of the incident; none of a rank that has ended, and none beside earlier steps. */
+function forecast({ incident, end, steps }: MemoryOf, data: Series, full: number): Fan | null {
+  if (!incident || isKnown(end) || (steps && steps.to < incident.last_step)) return null;
+  return fanOf(data, incident, full);
 }
 
 function options(

@@ -63,7 +63,7 @@ export function RankChart(of: RankChartOf) {
       rank={of.rank}
       data={own.data}
       account={account}
-      from={steps?.from}
+      steps={steps}
       peers={kept}
       baseline={baseline}
       unit={unit}
