@@ -259,10 +259,27 @@ describe('the memory chart', { skip: noBrowser }, () => {
   test('a capture at the end of the steps can be asked for', async () => {
     await to(`${INCIDENT}?steps=700-750`);
     assert.match(await page.getByRole('main').innerText(), /No capture of this attempt is at or after step 750/);
-    await page.getByRole('button', { name: 'Capture all ranks at the end of step 750' }).click();
+    const offer = page.getByRole('button', { name: /^Capture all ranks at the end of step/ });
+    assert.equal(
+      await offer.innerText(),
+      'Capture all ranks at the end of step 750, if a tape still has it',
+    );
+    await offer.click();
     await page.getByText('capture cap-later is being collected').waitFor();
-    await to(`${INCIDENT}?steps=140-149`);
-    assert.equal(await page.getByRole('button', { name: /Capture all ranks at the end/ }).count(), 0, 'one is there');
+    for (const [steps, why] of [['140-149', 'one is there'], ['700-801', 'it is not finished']]) {
+      await to(`${INCIDENT}?steps=${steps}`);
+      assert.equal(await offer.count(), 0, why);
+    }
+    made.change = (path, found) =>
+      path === 'jobs' ? { jobs: found.jobs.map(of => ({ ...of, attempt: 1 })) } : found;
+    try {
+      await to(`${INCIDENT}?steps=700-750`);
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.equal(await offer.count(), 0, 'another attempt would be captured');
   });
 });
 

@@ -3,7 +3,7 @@
 //
 // A capture has all blocks that are alive at the end of its step, each with the step that allocated
 // it. So the answer is exact for a capture at the end of the range. With a later capture it is what
-// is still alive then; the panel says so, and can have a capture made at the end of the range.
+// is still alive then; the panel says so, and can ask for a capture at the end of the range.
 
 import { useMemo, useRef, useState } from 'preact/hooks';
 
@@ -11,9 +11,10 @@ import { look, type Span } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report, requestCapture } from '../api';
 import { baselineIn } from '../baseline';
+import { mayCapture } from '../captures';
 import { FlameGraph } from '../charts/flame_graph';
 import { memtape } from '../terminal';
-import type { Capture, Kept, KeptLine } from '../types';
+import type { Capture, Jobs, Kept, KeptLine } from '../types';
 import { bytes, plural, whole } from '../units';
 import { Command, Section, Size, Soft, Stack } from './basics';
 import { Link } from './link';
@@ -22,6 +23,7 @@ import { Table } from './table';
 
 interface KeptOf {
   job: string;
+  attempt: number;
   rank: number;
   steps: Span;
   /** Captures of the attempt. */
@@ -29,8 +31,11 @@ interface KeptOf {
   unit: string;
 }
 
-export function KeptInRange({ job, rank, steps, captures, unit }: KeptOf) {
+export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptOf) {
   const capture = captureFor(captures, steps);
+  const isMissing = capture?.step !== steps.to && !report;
+  const jobs = useAnswer<Jobs>(isMissing ? paths.jobs : null).data?.jobs;
+  const known = jobs?.find(of => of.job === job);
   const range =
     steps.from === steps.to ? `${unit} ${whole(steps.from)}` : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
   return (
@@ -39,9 +44,9 @@ export function KeptInRange({ job, rank, steps, captures, unit }: KeptOf) {
         <button type="button" class="pill" onClick={() => look({ steps: null })}>
           {`${range} ✕`}
         </button>
-        {capture?.step === steps.to || report ? null : (
+        {isMissing && mayCapture(known, attempt, steps.to) ? (
           <CaptureAt job={job} step={steps.to} unit={unit} />
-        )}
+        ) : null}
       </p>
       {capture ? (
         <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
@@ -63,7 +68,7 @@ export function captureFor(captures: Capture[], steps: Span): Capture | null {
   );
 }
 
-/** Asks for a capture at the end of a step, which the tapes may still have. */
+/** Asks for a capture at the end of a step; the coordinator refuses it where no tape has the step. */
 function CaptureAt({ job, step, unit }: { job: string; step: number; unit: string }) {
   const [said, setSaid] = useState('');
   const ask = () => {
@@ -76,7 +81,7 @@ function CaptureAt({ job, step, unit }: { job: string; step: number; unit: strin
   return (
     <>
       <button type="button" onClick={ask}>
-        {`Capture all ranks at the end of ${unit} ${whole(step)}`}
+        {`Capture all ranks at the end of ${unit} ${whole(step)}, if a tape still has it`}
       </button>
       <span role="status">{said}</span>
     </>

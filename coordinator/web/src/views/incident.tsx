@@ -80,7 +80,14 @@ function Known({ incident }: { incident: Incident }) {
           unit={unit}
         />
         {steps ? (
-          <KeptInRange job={job} rank={incident.rank} steps={steps} captures={captures} unit={unit} />
+          <KeptInRange
+            job={job}
+            attempt={attempt}
+            rank={incident.rank}
+            steps={steps}
+            captures={captures}
+            unit={unit}
+          />
         ) : null}
         {incident.culprit ? (
           <SourceOfIncident job={job} attempt={attempt} frame={incident.culprit} />

@@ -106,7 +106,14 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
             />
           </Section>
           {steps ? (
-            <KeptInRange job={job} rank={selected} steps={steps} captures={captures} unit={unit} />
+            <KeptInRange
+              job={job}
+              attempt={attempt}
+              rank={selected}
+              steps={steps}
+              captures={captures}
+              unit={unit}
+            />
           ) : null}
         </div>
       )}
