@@ -555,6 +555,30 @@ describe('tables and parts', { skip: noBrowser }, () => {
     await job().getByText('host memory, private', { exact: true }).last().waitFor();
   });
 
+  test('the highest line of a strip ends where its rank has ended', async () => {
+    const ended = cells => cells.map((cell, at) => (at < cells.length / 2 ? cell : null));
+    made.change = (path, found) => {
+      if (path !== 'jobs/died/area') return found;
+      const [row] = found.rows;
+      const isAlone = row.first_rank === row.last_rank;
+      const others = row.cells.map((cell, at) => (at < row.cells.length / 2 ? cell : found.medians[at]));
+      return { ...found, rows: [{ ...row, cells: isAlone ? ended(row.cells) : others }] };
+    };
+    try {
+      await to('#/');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const job = page.getByRole('row').filter({ has: page.getByRole('link', { name: 'died' }) });
+    const endOf = async line => {
+      const points = await job.locator(`polyline.${line}`).getAttribute('points');
+      return points.split(' ').at(-1).split(',').map(Number);
+    };
+    const [[median], [highest, height]] = [await endOf('peer'), await endOf('step-min')];
+    assert.ok(highest > 60 && highest < 75 && median === 139, `${highest} and ${median} of 140`);
+    assert.ok(height < 4, `at ${height}: as high as it was`);
+  });
+
   test('the theme is chosen and kept', async () => {
     await to('#/');
     for (const name of ['light', 'dark']) await page.getByRole('button', { name: /^Theme/ }).click();
