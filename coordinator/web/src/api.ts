@@ -71,6 +71,16 @@ export const get = async <T>(path: string): Promise<T> => JSON.parse((await getM
 export const isHere = (path: string): boolean =>
   !report || Object.hasOwn(report.answers, nameOf(path));
 
+/** Ranks whose steps the report holds: a few of its job. */
+const ranksHere = new Set(
+  Object.keys(report?.answers ?? {}).flatMap(
+    name => /^jobs\/[^]*\/series\?[^]*\brank=(\d+)$/.exec(name)?.slice(1).map(Number) ?? [],
+  ),
+);
+
+/** Whether the steps of a rank of the job may be here. */
+export const hasSteps = (rank: number): boolean => !report || ranksHere.has(rank);
+
 function kept({ answers }: Report, path: string): string {
   const name = nameOf(path);
   if (isHere(path)) return JSON.stringify(answers[name]);

@@ -1,5 +1,5 @@
 // Serves the page with made-up answers: a job of eight ranks of which one leaks, one whose leaking
-// rank has died, a healthy one, and one whose names are hostile.
+// rank has died, a healthy one of twelve ranks, and one whose names are hostile.
 //
 //     node tests/made_up.mjs [PORT]
 //
@@ -20,7 +20,15 @@ const POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-a
 const JOBS = [
   job('train-7b', {}),
   job('died', { ranks_alive: 7 }),
-  job('eval', { state: 'healthy', class: null, incidents_open: 0 }),
+  // More ranks than a report holds the steps of.
+  job('eval', {
+    state: 'healthy',
+    class: null,
+    incidents_open: 0,
+    ranks: 12,
+    ranks_alive: 12,
+    world_size: 12,
+  }),
   job(HOSTILE_JOB, { nodes: [HOSTILE.long, HOSTILE.html] }),
 ];
 
@@ -196,7 +204,7 @@ const NODES = [
 ];
 
 const ranksOf = name =>
-  Array.from({ length: 8 }, (_, number) => {
+  Array.from({ length: JOBS.find(of => of.job === name).ranks }, (_, number) => {
     if (name === HOSTILE_JOB) return hostile.rank(number);
     return name === 'died' && number === 2
       ? rank(number, { end: 'oom_killed', end_detail: 'signal 9', ooms: 1 })
@@ -224,7 +232,7 @@ function areaOf(job, query) {
   const span = (from, to) => (query.has(from) ? [numberIn(query, from), numberIn(query, to)] : undefined);
   return area(job, {
     account: query.get('account') ?? undefined,
-    ranks: span('first_rank', 'last_rank'),
+    ranks: span('first_rank', 'last_rank') ?? [0, ranksOf(job).length - 1],
     steps: span('from', 'to'),
     rows: numberIn(query, 'rows') ?? 128,
     columns: numberIn(query, 'columns') ?? 128,

@@ -2,7 +2,7 @@
 // its account over steps.
 
 import { here } from '../address';
-import { report } from '../api';
+import { hasSteps, report } from '../api';
 import { Soft } from '../parts/basics';
 import type { Rank } from '../types';
 import { bytes } from '../units';
@@ -72,13 +72,23 @@ function Parts({ of, y, x }: { of: Budget; y: number; x: (bytes: number) => numb
     const from = x(at);
     at += size;
     const words = `${of.name}: ${name} ${bytes(size)}`;
+    const bar = (
+      <rect class={kind} x={from} y={y + 3} height={BAR} width={Math.max(0.5, x(at) - from)}>
+        <title>{words}</title>
+      </rect>
+    );
+    if (!hasSteps(of.rank)) {
+      return (
+        <g role="img" aria-label={words}>
+          {bar}
+        </g>
+      );
+    }
     // A report has the steps of one account.
     const chosen = { rank: of.rank, account: report ? null : account };
     return (
       <a href={here(chosen)} aria-label={words}>
-        <rect class={kind} x={from} y={y + 3} height={BAR} width={Math.max(0.5, x(at) - from)}>
-          <title>{words}</title>
-        </rect>
+        {bar}
       </a>
     );
   });

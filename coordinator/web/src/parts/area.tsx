@@ -6,7 +6,7 @@ import { useMemo } from 'preact/hooks';
 import { ACCOUNTS, accountFor, calmIn, valueIn } from '../account';
 import { address, arrange, look, rangeAs, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report } from '../api';
+import { hasSteps, paths, report } from '../api';
 import { gridOf, type Ground } from '../charts/heat';
 import { HeatMap, type Happened } from '../charts/heat_map';
 import type { Area, Capture, Incident, Ranks } from '../types';
@@ -63,10 +63,12 @@ export function AreaPart({ ranks: { job, attempt }, incidents, captures, selecte
           account={ACCOUNTS[account]}
           calm={calmIn(data.unit)}
           words={valueIn(data.unit)}
-          onRank={rank => look({ rank })}
-          onArea={(ranks, steps) =>
-            look({ ranks: rangeAs(ranks), steps: rangeAs(steps), rank: ranks.from === ranks.to ? ranks.from : selected })
-          }
+          onRank={rank => hasSteps(rank) && look({ rank })}
+          onArea={(ranks, steps) => {
+            const isOne = ranks.from === ranks.to && hasSteps(ranks.from);
+            const rank = isOne ? ranks.from : selected;
+            look({ ranks: rangeAs(ranks), steps: rangeAs(steps), rank });
+          }}
         />
       ) : data && !data.unknown ? (
         <Soft>{`no finished ${unit}s yet`}</Soft>

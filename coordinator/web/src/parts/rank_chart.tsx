@@ -6,7 +6,7 @@ import { useMemo } from 'preact/hooks';
 import { accountFor, TOGETHER } from '../account';
 import { rangeIn } from '../address';
 import { useAnswer, useAnswers } from '../answers';
-import { paths, report, type SeriesOf } from '../api';
+import { isHere, paths, report, type SeriesOf } from '../api';
 import { baselineIn, isBaseline } from '../baseline';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
@@ -31,7 +31,9 @@ interface RankChartOf {
 
 export function RankChart(of: RankChartOf) {
   const { job, attempt, incident, account = accountFor(incident), unit } = of;
-  const ranks = useAnswer<Ranks>(paths.ranksNear(job, attempt, of.rank)).data;
+  const near = paths.ranksNear(job, attempt, of.rank);
+  // A report has the neighbours of one rank, and the list of all.
+  const ranks = useAnswer<Ranks>(isHere(near) ? near : paths.ranks(job, attempt)).data;
   const rank = rankIn(ranks, of.rank);
   const steps = rangeIn('shown_steps');
   const main = (row: typeof rank) => (row && mainDevice(row)?.device) ?? 0;

@@ -6,7 +6,7 @@ import { useState } from 'preact/hooks';
 import { accountFor } from '../account';
 import { link, look, numberIn, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report, requestCapture } from '../api';
+import { hasSteps, paths, report, requestCapture } from '../api';
 import { BudgetChart } from '../charts/budget';
 import { ActionTable } from '../parts/action_table';
 import { baselineIn } from '../baseline';
@@ -59,7 +59,8 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
   const { job, attempt } = ranks;
   const open = incidents.filter(found => found.state === 'open');
   const closed = [...incidents.filter(found => found.state !== 'open'), ...earlier];
-  const selected = numberIn('rank') ?? open[0]?.rank ?? incidents[0]?.rank ?? ranks.ranks[0]?.rank ?? null;
+  const first = [...open, ...incidents, ...ranks.ranks].find(of => hasSteps(of.rank));
+  const selected = numberIn('rank') ?? first?.rank ?? null;
   const own = open.find(found => found.rank === selected) ?? null;
   const isTurns = ranks.ranks.length > 0 && ranks.ranks.every(row => row.clock === 'turns');
   const unit = unitOf({ clock: isTurns ? 'turns' : 'steps' });
