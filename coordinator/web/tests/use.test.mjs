@@ -256,6 +256,32 @@ describe('the memory chart', { skip: noBrowser }, () => {
     await keptHeading().waitFor({ state: 'detached' });
   });
 
+  test('the bars of births are chosen as steps are', async () => {
+    await to(INCIDENT);
+    const bars = page.getByRole('slider', { name: /^Bytes alive by the step/ });
+    const { age_buckets: buckets } = incident('train-7b', {});
+    const stepsAre = text =>
+      page.waitForFunction(text => new URLSearchParams(location.hash.split('?')[1]).get('steps') === text, text);
+    await bars.click({ position: { x: 300, y: 60 } });
+    assert.equal(valueOf('steps'), null, 'a click chooses nothing');
+    await drag(bars, [0.2, 0.5], [0.01, 0.5]);
+    await page.getByText(/^looked at: steps 113 to 1\d\d: /).waitFor();
+    assert.match(valueOf('steps'), /^113-1\d\d$/, 'beyond the first bar');
+    await keptHeading().waitFor();
+    await page.goBack();
+    await stepsAre(null);
+    await bars.focus();
+    await page.keyboard.press('Home');
+    await page.locator('.births[aria-valuetext="steps 113 to 116: 110 MiB in 4 blocks"]').waitFor();
+    await page.keyboard.press('Shift+ArrowRight');
+    await stepsAre(`113-${buckets[1].last_step}`);
+    await page.keyboard.press('Shift+ArrowRight');
+    await stepsAre(`113-${buckets[2].last_step}`);
+    assert.equal(await page.locator('.birth.looked-at').count(), 3);
+    await page.keyboard.press('Escape');
+    await stepsAre(null);
+  });
+
   test('a capture at the end of the steps can be asked for', async () => {
     await to(`${INCIDENT}?steps=700-750`);
     assert.match(await page.getByRole('main').innerText(), /No capture of this attempt is at or after step 750/);
