@@ -346,10 +346,13 @@ describe('the heat map', { skip: noBrowser }, () => {
     const section = page.locator('section', { has: page.getByRole('heading', { name: 'What sets ranks 2 to 4 apart' }) });
     const rows = section.getByRole('row');
     await rows.nth(4).waitFor();
-    assert.match(await rows.nth(1).innerText(), /97 %\s+line\s+.*accumulate_predictions\.py:123.*900 MiB.*1 MiB/s);
+    assert.match(await rows.nth(1).innerText(), /97 %\s+line, newest count\s+.*accumulate_predictions\.py:123.*900 MiB.*1 MiB/s);
     assert.match(await rows.nth(2).innerText(), /setting\s+expandable_segments:True\s+3 ranks\s+0 ranks/);
     assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
-    assert.match(await section.innerText(), /not shown: 3 lines with smaller differences/);
+    assert.match(
+      await section.innerText(),
+      /not shown: 3 lines with smaller differences; a line has the size of each rank's newest count/,
+    );
     const asked = made.requests.find(path => path.endsWith('/differences'));
     assert.ok(asked, 'the coordinator is asked');
   });

@@ -83,12 +83,16 @@ function groupWords(name: string, of: Group, unit: string): string {
   return `${name}: ${plural(of.ranks, 'rank')}, ${steps}${of.is_cut ? ', older ones left out' : ''}`;
 }
 
+const LINES_ARE =
+  "a line has the size of each rank's newest count, whatever steps are compared: it may be larger " +
+  'than what was allocated in them';
+
 function Notes({ of }: { of: Differences }) {
   const isUncounted = of.chosen.counted_ranks === 0 || of.baseline.counted_ranks === 0;
   const notes = [
     of.lines_left_out ? `not shown: ${plural(of.lines_left_out, 'line')} with smaller differences` : '',
     of.traits_left_out ? `not shown: ${plural(of.traits_left_out, 'property', 'properties')} with smaller parts` : '',
-    isUncounted ? 'lines are not compared: no rank of a group was counted' : 'lines are those of the newest count of each rank',
+    isUncounted ? 'lines are not compared: no rank of a group was counted' : LINES_ARE,
   ].filter(Boolean);
   return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
 }
@@ -102,7 +106,7 @@ function DifferenceTable({ rows, sides: [chosen, baseline] }: { rows: Difference
       rows={rows}
       columns={[
         { title: 'explains', cell: of => <Explains of={of} />, number: true, sort: of => of.explains_permille },
-        { title: 'what', cell: of => spaced(of.kind) },
+        { title: 'what', cell: kindOf },
         { title: 'which', cell: of => <Which of={of} /> },
         { title: chosen, cell: of => median(of, 'chosen'), number: true, sort: of => of.chosen.median },
         { title: baseline, cell: of => median(of, 'baseline'), number: true, sort: of => of.baseline.median },
@@ -112,6 +116,9 @@ function DifferenceTable({ rows, sides: [chosen, baseline] }: { rows: Difference
     />
   );
 }
+
+/** A line is of another step than the accounts beside it. */
+const kindOf = ({ kind }: Difference) => (kind === 'line' ? 'line, newest count' : spaced(kind));
 
 const Explains = ({ of }: { of: Difference }) => {
   const share = of.explains_permille / 1000;
