@@ -1,9 +1,9 @@
-// The answers that the views show: each path is asked for once, whoever shows it, and again while
-// a view shows it: when the coordinator says that something of it has changed, else every few seconds.
-// A view is drawn again only where the text of an answer changed.
+// The answers that the views show: each path is asked for once, whoever shows it, and again while a
+// view shows it: when the coordinator says that something of it has changed, else every few
+// seconds. A view is drawn again only where the text of an answer changed.
 //
-// Answers are kept for a while after the last view of them has gone, so that Back shows at once what
-// was there.
+// Answers are kept for a while after the last view of them has gone, so that Back shows at once
+// what was there.
 
 import { signal, type Signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';

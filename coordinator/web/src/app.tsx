@@ -77,11 +77,14 @@ export function App() {
   );
 }
 
+type View = (of: { id: string }) => ComponentChildren;
+
 /** A view; where it cannot be drawn, the reason, so that the rest of the page stays. */
-function Guarded({ view: View, id }: { view: (of: { id: string }) => ComponentChildren; id: string }) {
+function Guarded({ view: View, id }: { view: View; id: string }) {
   const [error] = useErrorBoundary();
   if (!error) return <View id={id} />;
-  return <p class="error">{`This view cannot be drawn: ${String(error)}. Its figures are in the API.`}</p>;
+  const why = `This view cannot be drawn: ${String(error)}.`;
+  return <p class="error">{`${why} Its figures are in the API.`}</p>;
 }
 
 const LINKS: [ViewName, string][] = [

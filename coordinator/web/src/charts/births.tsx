@@ -21,7 +21,9 @@ const PROFILES: Record<string, string> = {
   once: 'all were allocated in one step',
   few: 'too few steps to conclude anything',
   passing: 'only those of the newest steps are alive: older ones are freed',
-  backlog: 'only those of the newest steps are alive, and their bytes grow: fewer are freed than allocated',
+  backlog:
+    'only those of the newest steps are alive, and their bytes grow: ' +
+    'fewer are freed than allocated',
   replaced: 'only those of the newest steps are alive: each took the place of a smaller one',
   ended: 'those of many steps are alive, but none of the latest: the growth has ended',
   filling: 'those of many steps are alive, most bytes from early ones: the growth slows down',

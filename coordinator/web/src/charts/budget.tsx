@@ -1,5 +1,5 @@
-// Where the bytes of devices and hosts are, a stacked bar each. A click on a part shows its rank and
-// its account over steps.
+// Where the bytes of devices and hosts are, a stacked bar each. A click on a part shows its rank
+// and its account over steps.
 
 import { here } from '../address';
 import { hasSteps, report } from '../api';
@@ -30,7 +30,9 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         <span>{stepsOf(known)}</span>
         {unknown ? <span>{`not measured on some ranks: ${unknown}`}</span> : null}
         {known.some(of => of.end) ? <span>■ this rank has ended: its last known bytes</span> : null}
-        {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
+        {all.length > shown.length ? (
+          <span>{`the first ${shown.length} of ${all.length}`}</span>
+        ) : null}
       </figcaption>
     </figure>
   );

@@ -24,9 +24,21 @@ export interface Levels {
   words: (value: number | null | undefined) => string;
 }
 
-const RESERVED = { name: 'reserved', kind: 'line reserved', colour: '--reserved', dash: [2, 3], width: 1.8 };
+const RESERVED = {
+  name: 'reserved',
+  kind: 'line reserved',
+  colour: '--reserved',
+  dash: [2, 3],
+  width: 1.8,
+};
 const PEAK = { name: 'peak', kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.8 };
-const MINIMUM = { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
+const MINIMUM = {
+  name: 'minimum',
+  kind: 'line step-min',
+  colour: '--step-min',
+  dash: [],
+  width: 2.4,
+};
 
 /** The levels of a device, with that of `account` to compare; a series of one account has that one.
  * Steps before `from` were not asked for. */
@@ -95,7 +107,9 @@ export interface PeerBand {
 }
 
 export function peersAt(steps: number[], peers: (Series | null)[], account: string): PeerBand {
-  const walkers = peers.flatMap(peer => (peer?.steps.length ? [walker(levelsOf(peer, account))] : []));
+  const walkers = peers.flatMap(peer =>
+    peer?.steps.length ? [walker(levelsOf(peer, account))] : [],
+  );
   const found: PeerBand = { low: [], median: [], high: [] };
   for (const step of steps) {
     const known = walkers.map(at => at(step)).filter(isKnown);
@@ -106,7 +120,10 @@ export function peersAt(steps: number[], peers: (Series | null)[], account: stri
   return found;
 }
 
-/** The compared level at growing steps: that of the next point, which stands for the steps before it. */
+/**
+ * The compared level at growing steps: that of the next point, which stands for the steps before
+ * it.
+ */
 function walker({ steps, compared: { values } }: Levels): (step: number) => number | null {
   let index = 0;
   return step => {

@@ -82,7 +82,8 @@ export function Plot(of: PlotOf) {
     }
     event.preventDefault();
     made.setCursor({ left: made.valToPos(steps[next], 'x'), top: made.rect.height / 2 });
-    if (event.shiftKey) latest.current.onSelect(extended(latest.current.selected, steps[now], steps[next]));
+    if (event.shiftKey)
+      latest.current.onSelect(extended(latest.current.selected, steps[now], steps[next]));
   };
   const last = of.data[0].length - 1;
   const words = readout || of.words(last);

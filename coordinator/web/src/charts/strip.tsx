@@ -1,6 +1,6 @@
 // A job in a line of a table: its median rank and its highest one over all steps, by the account of
-// its open incident. Where a rank has ended, the line of the highest one is that of a single rank: the
-// highest of those that go on would look as if memory had been freed.
+// its open incident. Where a rank has ended, the line of the highest one is that of a single rank:
+// the highest of those that go on would look as if memory had been freed.
 
 import { useMemo } from 'preact/hooks';
 
@@ -27,7 +27,8 @@ export function Strip({ job: { job, attempt, ranks, ranks_alive: alive }, incide
   const { data } = useAnswer<Area>(paths.area({ ...wanted, ranks: null }), EVERY_MS);
   const grid = useMemo(() => data && gridOf(data), [data]);
   const rank = alive < ranks ? grid?.rows[0].extreme : undefined;
-  const alone = rank === undefined ? null : paths.area({ ...wanted, ranks: { from: rank, to: rank } });
+  const alone =
+    rank === undefined ? null : paths.area({ ...wanted, ranks: { from: rank, to: rank } });
   const own = useAnswer<Area>(alone, EVERY_MS).data;
   if (!grid || !data) return <>–</>;
   const worst = alone === null ? grid : own && gridOf(own);

@@ -96,7 +96,9 @@ const Fact = ({ name, children }: { name: string; children: ComponentChildren })
   </span>
 );
 
-/** The heading of an incident, and the title of the tab: once its rank has ended, that comes first. */
+/**
+ * The heading of an incident, and the title of the tab: once its rank has ended, that comes first.
+ */
 export function Headline({ incident, rank }: { incident: Incident; rank: Rank | null }) {
   const end = endSince(incident, rank);
   const sentence = end ?? incident.sentence;

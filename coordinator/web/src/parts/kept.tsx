@@ -37,7 +37,9 @@ export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptO
   const jobs = useAnswer<Jobs>(isMissing ? paths.jobs : null).data?.jobs;
   const known = jobs?.find(of => of.job === job);
   const range =
-    steps.from === steps.to ? `${unit} ${whole(steps.from)}` : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
+    steps.from === steps.to
+      ? `${unit} ${whole(steps.from)}`
+      : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
   return (
     <Section title={`Allocated by rank ${rank} in ${range}, and kept`}>
       <p class="pills">
@@ -52,7 +54,8 @@ export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptO
         <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
       ) : (
         <Soft>
-          {`No capture of this attempt is at or after ${unit} ${whole(steps.to)}: what was alive then is not known yet.`}
+          {`No capture of this attempt is at or after ${unit} ${whole(steps.to)}: `}
+          {'what was alive then is not known yet.'}
         </Soft>
       )}
     </Section>
@@ -61,14 +64,16 @@ export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptO
 
 /** The capture at the end of the range, or the next one after it. */
 export function captureFor(captures: Capture[], steps: Span): Capture | null {
-  const later = captures.filter(of => of.step !== null && of.step >= steps.to && of.state !== 'collecting');
+  const later = captures.filter(
+    of => of.step !== null && of.step >= steps.to && of.state !== 'collecting',
+  );
   return later.reduce<Capture | null>(
     (first, of) => (first && first.step! <= of.step! ? first : of),
     null,
   );
 }
 
-/** Asks for a capture at the end of a step; the coordinator refuses it where no tape has the step. */
+/** Asks for a capture at the end of a step; it is refused where no tape has the step. */
 function CaptureAt({ job, step, unit }: { job: string; step: number; unit: string }) {
   const [said, setSaid] = useState('');
   const ask = () => {
@@ -99,7 +104,8 @@ interface KeptInOf {
 export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   const [isAgainstPeers, setAgainstPeers] = useState(true);
   const other = baselineIn();
-  const baseline = other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
+  const baseline =
+    other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
   const { data: answer, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps, baseline), 0);
   // While another range of steps is counted, the last one stays.
   const last = useRef<Kept | null>(null);
@@ -120,7 +126,9 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
       <p>
         <strong>{bytes(data.bytes)}</strong>
         {` in ${plural(data.blocks, 'block')} alive at the end of ${end}`}
-        {steps && data.step > steps.to ? `, ${plural(data.step - steps.to, unit)} after the range` : ''}
+        {steps && data.step > steps.to
+          ? `, ${plural(data.step - steps.to, unit)} after the range`
+          : ''}
         {' ('}
         <Link view="capture" id={capture.id}>{capture.id}</Link>
         {')'}
@@ -135,7 +143,9 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
             checked={isAgainstPeers}
             onChange={() => setAgainstPeers(!isAgainstPeers)}
           />
-          {data.baseline ? ' colour by the difference from the baseline' : ' colour by the difference from the peers'}
+          {data.baseline
+            ? ' colour by the difference from the baseline'
+            : ' colour by the difference from the peers'}
         </label>
       ) : null}
       <FlameGraph
@@ -171,8 +181,12 @@ function Notes({ of }: { of: Kept }) {
   const notes = [
     rest(of.other_lines, 'line'),
     rest(of.other_stacks, 'stack'),
-    of.unrecorded_bytes ? `${bytes(of.unrecorded_bytes)} more are in no recorded block: the tape was full` : '',
-    of.peers_left_out ? `${plural(of.peers_left_out, 'further rank')} of the role not compared` : '',
+    of.unrecorded_bytes
+      ? `${bytes(of.unrecorded_bytes)} more are in no recorded block: the tape was full`
+      : '',
+    of.peers_left_out
+      ? `${plural(of.peers_left_out, 'further rank')} of the role not compared`
+      : '',
     ...of.missing_peers.map(peer => `rank ${peer.rank} not compared: ${peer.why}`),
   ].filter(Boolean);
   return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
@@ -195,7 +209,12 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
             title: 'line',
             cell: ({ frame }) => <Stack of={frame.file || frame.function ? [frame] : []} />,
           },
-          { title: 'bytes', cell: line => <Size of={line.bytes} />, number: true, sort: line => line.bytes },
+          {
+            title: 'bytes',
+            cell: line => <Size of={line.bytes} />,
+            number: true,
+            sort: line => line.bytes,
+          },
           ...(isCompared(kept)
             ? [
                 {
@@ -212,7 +231,12 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
                 },
               ]
             : []),
-          { title: 'blocks', cell: line => whole(line.blocks), number: true, sort: line => line.blocks },
+          {
+            title: 'blocks',
+            cell: line => whole(line.blocks),
+            number: true,
+            sort: line => line.blocks,
+          },
           {
             title: `allocated in ${unit}s`,
             cell: line =>

@@ -9,7 +9,8 @@ import { Soft } from './basics';
 // What to do where an id is not known.
 const UNKNOWN: Record<string, string> = {
   job: 'Jobs that ended long ago are forgotten. The first page lists all others.',
-  incident: 'It may have been forgotten, or be of another coordinator. memtape incidents lists all.',
+  incident:
+    'It may have been forgotten, or be of another coordinator. memtape incidents lists all.',
   capture: 'It may have been deleted to make room. memtape captures lists all.',
 };
 

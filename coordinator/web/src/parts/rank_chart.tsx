@@ -53,7 +53,9 @@ export function RankChart(of: RankChartOf) {
   const series = others.map(answer => answer.data);
   const other = baselineIn();
   const isOther = other?.kind === 'run' && !report && !isBaseline(other, job, attempt);
-  const beside = isOther ? { ...wanted(of.rank, device), job: other.job, attempt: other.attempt } : null;
+  const beside = isOther
+    ? { ...wanted(of.rank, device), job: other.job, attempt: other.attempt }
+    : null;
   const baseline = useAnswer<Series>(beside && paths.series(beside), EVERY_MS).data;
   const kept = useMemo(() => series, series);
   const found = own.data?.account;

@@ -14,7 +14,14 @@ interface RankTableOf {
   unit: string;
 }
 
-type Sum = 'allocated_bytes' | 'reserved_bytes' | 'peak_allocated_bytes' | 'device_bytes' | 'blocks' | 'ooms' | 'malloc_failures';
+type Sum =
+  | 'allocated_bytes'
+  | 'reserved_bytes'
+  | 'peak_allocated_bytes'
+  | 'device_bytes'
+  | 'blocks'
+  | 'ooms'
+  | 'malloc_failures';
 const sum = (row: Rank, name: Sum) =>
   row.devices.reduce((total, device) => total + (device[name] ?? 0), 0);
 
@@ -28,7 +35,9 @@ export function RankTable({ job, ranks, open, selected, unit }: RankTableOf) {
       empty="no rank is known"
       rows={ranks}
       columns={columns(job, unit)}
-      rowClass={row => `${isSuspect(row) ? 'suspect' : ''} ${row.rank === selected ? 'selected' : ''}`.trim()}
+      rowClass={row =>
+        `${isSuspect(row) ? 'suspect' : ''} ${row.rank === selected ? 'selected' : ''}`.trim()
+      }
     />
   );
 }

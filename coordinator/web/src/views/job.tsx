@@ -85,12 +85,24 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
         ))}
       </div>
       <div>
-        <AreaPart ranks={ranks} incidents={incidents} captures={captures} selected={selected} unit={unit} />
+        <AreaPart
+          ranks={ranks}
+          incidents={incidents}
+          captures={captures}
+          selected={selected}
+          unit={unit}
+        />
         {chosen && !report && !(chosen.from === 0 && chosen.to >= ranks.count - 1) ? (
           <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
         ) : null}
         {baseline ? (
-          <BesideBaseline job={job} attempt={attempt} baseline={baseline} steps={steps} unit={unit} />
+          <BesideBaseline
+            job={job}
+            attempt={attempt}
+            baseline={baseline}
+            steps={steps}
+            unit={unit}
+          />
         ) : null}
       </div>
       {selected === null ? null : (
@@ -125,7 +137,10 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
       <div class="job-whole">
         <Section title="Ranks">
           {ranks.count > ranks.ranks.length ? (
-            <Soft>{`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} whose memory grows fastest`}</Soft>
+            <Soft>
+              {`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} `}
+              {'whose memory grows fastest'}
+            </Soft>
           ) : null}
           <RankTable job={job} ranks={ranks.ranks} open={open} selected={selected} unit={unit} />
         </Section>
@@ -161,13 +176,18 @@ const firstOf = (ranks: Rank[], selected: number | null): Rank[] => [
 /** The attempts of the job, to choose one. */
 function Attempts({ job, attempt }: { job: string; attempt: number }) {
   const { data } = useAnswer<Jobs>(report ? null : paths.jobs);
-  const last = data?.jobs.filter(of => of.job === job).reduce((most, of) => Math.max(most, of.attempt), 0) ?? 0;
+  const last =
+    data?.jobs.filter(of => of.job === job).reduce((most, of) => Math.max(most, of.attempt), 0) ??
+    0;
   if (last === 0 && attempt === 0) return null;
   const all = Array.from({ length: Math.max(last, attempt) + 1 }, (_, index) => index);
   return (
     <label>
       {'attempt '}
-      <select value={String(attempt)} onChange={event => look({ attempt: event.currentTarget.value, steps: null })}>
+      <select
+        value={String(attempt)}
+        onChange={event => look({ attempt: event.currentTarget.value, steps: null })}
+      >
         {all.map(number => (
           <option value={String(number)}>{String(number)}</option>
         ))}
