@@ -4,9 +4,10 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
-import { answers, incident, said } from './answers.mjs';
+import { answer } from './answers.mjs';
+import { answers, incident, said } from './incidents.mjs';
+import { MadeUp } from './made_up.mjs';
 import { frames, launch, noBrowser, none, open, show, violations } from './browser.mjs';
-import { answer, MadeUp } from './made_up.mjs';
 
 /** Longer than the page waits between two requests for the same. */
 const TURN_MS = 3500;

@@ -9,11 +9,11 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 
-import { CULPRIT } from './answers.mjs';
+import { answer } from './answers.mjs';
+import { CULPRIT } from './captures.mjs';
 import { cut, frames, launch, nameless, noBrowser, none, open, resize, settle, violations } from './browser.mjs';
 import { modules, page as filesOfPage } from './bundle.mjs';
 import { HOSTILE } from './hostile.mjs';
-import { answer } from './made_up.mjs';
 
 const {
   api: { paths },
