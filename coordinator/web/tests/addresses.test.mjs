@@ -5,7 +5,17 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import { noBrowser, none, settle, violations } from './browser.mjs';
-import { heading, INCIDENT, keptHeading, page, SENTENCE, title, to, valueOf } from './tab.mjs';
+import {
+  heading,
+  INCIDENT,
+  keptHeading,
+  made,
+  page,
+  SENTENCE,
+  title,
+  to,
+  valueOf,
+} from './tab.mjs';
 
 describe('addresses', { skip: noBrowser }, () => {
   test('what cannot be read in an address is said once', async () => {
@@ -73,6 +83,22 @@ describe('addresses', { skip: noBrowser }, () => {
   test('steps and ranks that are none are left out', async () => {
     await to('#/job/train-7b?rank=99&steps=9-1&ranks=x&sort=nosuch.down&account=nosuch&against=nosuch');
     assert.equal(await keptHeading().count(), 0);
+  });
+
+  test('a link to a rank names its attempt', async () => {
+    made.change = (path, found) => {
+      if (path === 'incidents/inc-train-7b') return { ...found, attempt: 1 };
+      return path === 'jobs/train-7b/ranks' ? { ...found, attempt: 1 } : found;
+    };
+    try {
+      for (const [view, rank] of [[INCIDENT, 'rank 2'], ['#/job/train-7b', '3']]) {
+        await to(view);
+        const link = page.getByRole('main').getByRole('link', { name: rank, exact: true }).first();
+        assert.match(await link.getAttribute('href'), /^#\/job\/train-7b\?attempt=1&rank=\d$/);
+      }
+    } finally {
+      made.change = (_, found) => found;
+    }
   });
 
   test('an address of no view says so, and leads home', async () => {

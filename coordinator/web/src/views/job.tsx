@@ -142,7 +142,14 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
               {'whose memory grows fastest'}
             </Soft>
           ) : null}
-          <RankTable job={job} ranks={ranks.ranks} open={open} selected={selected} unit={unit} />
+          <RankTable
+            job={job}
+            attempt={attempt}
+            ranks={ranks.ranks}
+            open={open}
+            selected={selected}
+            unit={unit}
+          />
         </Section>
       </div>
       <Section title="Captures">
