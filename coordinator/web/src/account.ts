@@ -39,12 +39,15 @@ export function accountFor(incident: Incident | null | undefined): string {
 }
 
 /** A value of an account in its unit. */
-export function valueIn(unit: string): (value: number | null | undefined, signed?: boolean) => string {
+export function valueIn(
+  unit: string,
+): (value: number | null | undefined, signed?: boolean) => string {
   switch (unit) {
     case 'blocks':
       return (value, signed = false) => `${signed && (value ?? 0) > 0 ? '+' : ''}${whole(value)}`;
     case 'nanoseconds':
-      return (value, signed = false) => (isKnown(value) ? milliseconds(value / 1e6, signed) : 'unknown');
+      return (value, signed = false) =>
+        isKnown(value) ? milliseconds(value / 1e6, signed) : 'unknown';
     default:
       return bytes;
   }

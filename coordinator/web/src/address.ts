@@ -1,6 +1,6 @@
 // The address: everything after # is the state of the page, so that a link shows what its sender
-// sees. A change of what is looked at is an entry of the browser's history; a change of how, such as
-// the order of a table, is not.
+// sees. A change of what is looked at is an entry of the browser's history; a change of how, such
+// as the order of a table, is not.
 
 import { computed, signal } from '@preact/signals';
 

@@ -1,9 +1,9 @@
-// The answers that the views show: each path is asked for once, whoever shows it, and again while
-// a view shows it: when the coordinator says that something of it has changed, else every few seconds.
-// A view is drawn again only where the text of an answer changed.
+// The answers that the views show: each path is asked for once, whoever shows it, and again while a
+// view shows it: when the coordinator says that something of it has changed, else every few
+// seconds. A view is drawn again only where the text of an answer changed.
 //
-// Answers are kept for a while after the last view of them has gone, so that Back shows at once what
-// was there.
+// Answers are kept for a while after the last view of them has gone, so that Back shows at once
+// what was there.
 
 import { signal, type Signal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
@@ -39,6 +39,8 @@ interface Known {
   everyMs: number;
   askedMs: number;
   isAsking: boolean;
+  /** Whether a request got an answer; a refusal such as 404 is one. */
+  isAnswered: boolean;
   /** How often something else than a request for it has brought the answer. */
   puts: number;
 }
@@ -85,7 +87,16 @@ function entry(path: string): Known {
   let found = known.get(path);
   if (!found) {
     const answer = signal<Answer<unknown>>({ data: null, error: null });
-    found = { answer, last: null, users: 0, everyMs: EVERY_MS, askedMs: 0, isAsking: false, puts: 0 };
+    found = {
+      answer,
+      last: null,
+      users: 0,
+      everyMs: EVERY_MS,
+      askedMs: 0,
+      isAsking: false,
+      isAnswered: false,
+      puts: 0,
+    };
     known.set(path, found);
     forget();
   }
@@ -106,15 +117,17 @@ const waiting: (() => Promise<void>)[] = [];
 let running = 0;
 
 function ask(path: string, of: Known) {
-  if (of.isAsking || (of.last !== null && isFresh(path, of))) return;
+  if (of.isAsking || (of.isAnswered && isFresh(path, of))) return;
   of.isAsking = true;
   waiting.push(() => answered(path, of));
   run();
 }
 
-function isFresh(path: string, { everyMs, askedMs }: Known): boolean {
+function isFresh(path: string, { everyMs, askedMs, last }: Known): boolean {
   const ageMs = Date.now() - askedMs;
-  if (everyMs === 0 || ageMs < everyMs) return true;
+  // What never changes may not be there yet.
+  if (everyMs === 0) return last !== null || ageMs < EVERY_MS;
+  if (ageMs < everyMs) return true;
   if (!live.isOn || live.hasChanged(path, askedMs)) return false;
   return ageMs < UNCHANGED_MS || OF_REPORTS.test(path);
 }
@@ -140,7 +153,7 @@ async function answered(path: string, of: Known) {
     if (isNewest && (found.text !== of.last?.text || of.answer.value.error)) {
       of.answer.value = { data: JSON.parse(found.text), error: null };
     }
-    if (isNewest) of.last = found;
+    if (isNewest) [of.last, of.isAnswered] = [found, true];
     freshness.value = { at: new Date(), error: '' };
   } catch (error) {
     const problem = error instanceof Error ? error : new Error(String(error));
@@ -153,6 +166,7 @@ async function answered(path: string, of: Known) {
     }
     // That the coordinator has no such thing, or cannot answer this, is an answer.
     const isAnswer = problem instanceof NotFound || problem instanceof NotAnswerable;
+    if (isAnswer && puts === of.puts) of.isAnswered = true;
     freshness.value = { at: freshness.value.at, error: isAnswer ? '' : problem.message };
   }
   of.isAsking = false;
@@ -169,6 +183,7 @@ export function put(path: string, data: unknown) {
   const found = entry(path);
   found.puts += 1;
   found.last = { text: JSON.stringify(data), tag: null };
+  found.isAnswered = true;
   found.answer.value = { data, error: null };
 }
 
@@ -179,6 +194,7 @@ export function restart() {
   for (const [path, of] of known) {
     if (of.users === 0) known.delete(path);
     of.last = null;
+    of.isAnswered = false;
     // An answer on its way is the other person's.
     of.puts += 1;
     of.askedMs = 0;

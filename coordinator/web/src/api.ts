@@ -1,8 +1,8 @@
 // Requests to /api/v1. In a report (`memtape report`) the answers stand in the file, and no request
 // is made.
 //
-// The only requests that change anything are those for a capture, about the thread of an incident, and
-// those that sign in and out.
+// The only requests that change anything are those for a capture, about the thread of an incident,
+// and those that sign in and out.
 
 import { signal } from '@preact/signals';
 
@@ -40,7 +40,10 @@ const ANSWER_MS = 30_000;
 /** An answer and its text. Where none comes, each browser has other words for it. */
 async function asked(path: string, options: RequestInit): Promise<[Response, string]> {
   try {
-    const response = await fetch(`api/v1/${path}`, { ...options, signal: AbortSignal.timeout(ANSWER_MS) });
+    const response = await fetch(`api/v1/${path}`, {
+      ...options,
+      signal: AbortSignal.timeout(ANSWER_MS),
+    });
     return [response, await response.text()];
   } catch {
     throw new Error('the coordinator does not answer');
@@ -65,11 +68,22 @@ export async function getMarked(path: string, known: Marked | null = null): Prom
   return isSame ? known : { text, tag: response.headers.get('etag') };
 }
 
-export const get = async <T>(path: string): Promise<T> => JSON.parse((await getMarked(path)).text) as T;
+export const get = async <T>(path: string): Promise<T> =>
+  JSON.parse((await getMarked(path)).text) as T;
 
 /** Whether a path may have an answer here: a report holds few. */
 export const isHere = (path: string): boolean =>
   !report || Object.hasOwn(report.answers, nameOf(path));
+
+/** Ranks whose steps the report holds: a few of its job. */
+const ranksHere = new Set(
+  Object.keys(report?.answers ?? {}).flatMap(
+    name => /^jobs\/[^]*\/series\?[^]*\brank=(\d+)$/.exec(name)?.slice(1).map(Number) ?? [],
+  ),
+);
+
+/** Whether the steps of a rank of the job may be here. */
+export const hasSteps = (rank: number): boolean => !report || ranksHere.has(rank);
 
 function kept({ answers }: Report, path: string): string {
   const name = nameOf(path);
@@ -117,7 +131,9 @@ const part = encodeURIComponent;
 
 const query = (values: Record<string, string | number | null>): string => {
   const known = Object.entries(values).filter(([, value]) => value !== null);
-  return known.length ? `?${known.map(([name, value]) => `${name}=${part(String(value))}`).join('&')}` : '';
+  return known.length
+    ? `?${known.map(([name, value]) => `${name}=${part(String(value))}`).join('&')}`
+    : '';
 };
 
 /** Points of a series: more than a wide screen has pixels for are of no use. */
@@ -231,7 +247,8 @@ export const snapshotPath = (capture: string, rank: number) =>
   `api/v1/captures/${part(capture)}/ranks/${rank}`;
 
 /** The same as PyTorch's pickle. */
-export const picklePath = (capture: string, rank: number) => `${snapshotPath(capture, rank)}/pickle`;
+export const picklePath = (capture: string, rank: number) =>
+  `${snapshotPath(capture, rank)}/pickle`;
 
 /** Requests a capture of all ranks of a job, now or at the end of a step; gives its id. */
 export const requestCapture = (job: string, step: number | null = null) =>

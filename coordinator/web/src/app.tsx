@@ -11,6 +11,7 @@ import { missingShards, paths, report, signOut } from './api';
 import { AddressNote } from './parts/address_note';
 import { BaselinePill } from './parts/baseline';
 import { Keys } from './parts/keys';
+import { NoView } from './parts/missing';
 import { theme, turnTheme } from './theme';
 import { title } from './title';
 import type { WhoAmI } from './types';
@@ -37,15 +38,16 @@ const VIEWS = {
 type ViewName = keyof typeof VIEWS;
 
 const isView = (name: string): name is ViewName => Object.hasOwn(VIEWS, name);
-const name = computed<ViewName>(() => {
+/** The view of the address; null where there is none of that name. */
+const name = computed<ViewName | null>(() => {
   const { view } = address.value;
-  return isView(view) ? view : 'jobs';
+  return isView(view) ? view : null;
 });
 
 export function App() {
   const content = useRef<HTMLElement>(null);
-  const { id } = address.value;
-  const shown = `${name.value}/${id}`;
+  const { view, id } = address.value;
+  const shown = `${view}/${id}`;
   // Another view begins at its top; the same one stays where it is.
   useEffect(() => scrollTo(0, 0), [shown]);
   useEffect(() => {
@@ -54,7 +56,7 @@ export function App() {
   useEffect(() => {
     if (report && !location.hash) location.replace(link(...report.start));
   }, []);
-  const View = VIEWS[name.value];
+  const View = name.value ? VIEWS[name.value] : NoView;
   const skip = (event: Event) => {
     event.preventDefault();
     content.current?.focus();
@@ -75,11 +77,14 @@ export function App() {
   );
 }
 
+type View = (of: { id: string }) => ComponentChildren;
+
 /** A view; where it cannot be drawn, the reason, so that the rest of the page stays. */
-function Guarded({ view: View, id }: { view: (of: { id: string }) => ComponentChildren; id: string }) {
+function Guarded({ view: View, id }: { view: View; id: string }) {
   const [error] = useErrorBoundary();
   if (!error) return <View id={id} />;
-  return <p class="error">{`This view cannot be drawn: ${String(error)}. Its figures are in the API.`}</p>;
+  const why = `This view cannot be drawn: ${String(error)}.`;
+  return <p class="error">{`${why} Its figures are in the API.`}</p>;
 }
 
 const LINKS: [ViewName, string][] = [

@@ -23,7 +23,8 @@ if (!report) {
   effect(() => {
     const here = address.value.query.get(NAME) ?? '';
     if (here) keep(parsed(here) ? here : '');
-    else if (chosen.peek() && VIEWS.includes(address.value.view)) arrange({ [NAME]: chosen.peek() });
+    else if (chosen.peek() && VIEWS.includes(address.value.view))
+      arrange({ [NAME]: chosen.peek() });
   });
 }
 

@@ -1,6 +1,13 @@
-// The order of a job's captures. Pure: no document, no request.
+// The order of a job's captures, and whether one may be asked for. Pure: no document, no request.
 
-import type { Capture } from './types';
+import type { Capture, Job } from './types';
+
+/**
+ * Whether a capture at the end of a step may be asked for: it is of the newest attempt, which has
+ * finished the step. How far back the tapes go is not known.
+ */
+export const mayCapture = (job: Job | undefined, attempt: number, step: number): boolean =>
+  job?.attempt === attempt && step <= job.step_max;
 
 /** The captures of a job before and after the one with this id, by the time of their requests. */
 export function besides(captures: Capture[], id: string | null) {

@@ -34,7 +34,8 @@ export class Live {
     source.onerror = () => {
       this.isOn = false;
       // What a browser does not open again by itself: the coordinator refused it.
-      if (source.readyState === EventSource.CLOSED) this.#again = setTimeout(() => this.listen(), AGAIN_MS);
+      if (source.readyState === EventSource.CLOSED)
+        this.#again = setTimeout(() => this.listen(), AGAIN_MS);
     };
   }
 

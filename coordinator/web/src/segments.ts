@@ -6,7 +6,8 @@ import { bytes, plural, whole } from './units';
 import { lineOf as lineText, shortLineOf } from './words';
 
 /** How much more or less. */
-const beyond = (count: number): string => `${bytes(Math.abs(count))} ${count < 0 ? 'less' : 'more'}`;
+const beyond = (count: number): string =>
+  `${bytes(Math.abs(count))} ${count < 0 ? 'less' : 'more'}`;
 
 /** A part of a segment: its size, its state, its step, its line and its address. */
 export function partWords(map: Segments, part: Part, unit: string): string {
@@ -14,13 +15,18 @@ export function partWords(map: Segments, part: Part, unit: string): string {
   const size = bytes(part.to - part.from);
   if (part.merged) {
     const { blocks, allocated_bytes: live, pending_bytes: pending } = part.merged;
-    return `${plural(blocks, 'small block')} with ${bytes(live + pending)} of ${size}, allocated in ${steps(part, unit)}, ${where}`;
+    const held = `${plural(blocks, 'small block')} with ${bytes(live + pending)} of ${size}`;
+    return `${held}, allocated in ${steps(part, unit)}, ${where}`;
   }
   const { state, requested_bytes: requested } = part.block!;
   if (state === 'inactive') return `${size} free, ${where}`;
-  const asked = requested != null && requested !== part.to - part.from ? ` (${whole(requested)} bytes requested)` : '';
+  const asked =
+    requested != null && requested !== part.to - part.from
+      ? ` (${whole(requested)} bytes requested)`
+      : '';
   const line = lineOf(map, part);
-  const by = line === null ? 'stack unknown' : `${lineText(map.frames[line])} ${map.frames[line].function}`;
+  const by =
+    line === null ? 'stack unknown' : `${lineText(map.frames[line])} ${map.frames[line].function}`;
   const name = state === 'pending_free' ? 'pending free' : state.replaceAll('_', ' ');
   return `${size} ${name}${asked}, ${steps(part, unit)}, ${by}, ${where}`;
 }
@@ -48,38 +54,54 @@ function steps(part: Part, unit: string): string {
 /** A segment: its size, its pool, its stream and its address. */
 export function segmentWords({ address, bytes: size, stream, ...of }: MapSegment): string {
   const expandable = of.expandable ? 'expandable ' : '';
-  return `${expandable}segment of ${bytes(size)}, ${poolWords(of)}${stream ? `, stream ${stream}` : ''}, at ${address}`;
+  const pool = `${poolWords(of)}${stream ? `, stream ${stream}` : ''}`;
+  return `${expandable}segment of ${bytes(size)}, ${pool}, at ${address}`;
 }
 
-export const poolWords = ({ pool, private_pool: id }: Pick<MapSegment, 'pool' | 'private_pool'>): string =>
+export const poolWords = ({
+  pool,
+  private_pool: id,
+}: Pick<MapSegment, 'pool' | 'private_pool'>): string =>
   id ? `private pool ${id}` : `${pool} pool`;
 
 /** How the segments are known, where it is not from the allocator. */
 export function sourceWords({ segment_source: source, split_bytes: split }: Segments): string {
-  if (source === 'runtime' && split === null) return "; segments are calls of cudaMalloc, of which some may be other code's";
-  if (source === 'none') return '; the rank was not recorded with --detail: its segments are not known, and are drawn around the blocks';
+  if (source === 'runtime' && split === null)
+    return "; segments are calls of cudaMalloc, of which some may be other code's";
+  if (source === 'none')
+    return (
+      '; the rank was not recorded with --detail: its segments are not known, and are drawn ' +
+      'around the blocks'
+    );
   return '';
 }
 
 /** Where the counters of the snapshot and its blocks do not agree, and what is not shown. */
 export function disagreements(of: Segments): string[] {
   const { allocated_difference_bytes: allocated, reserved_difference_bytes: reserved } = of;
-  const rest = of.other_segments;
+  const { other_segments: rest, other_stacks: stacks } = of;
+  const blocks = (of: { blocks: number; bytes: number }, noun = 'block') =>
+    `${plural(of.blocks, noun)} with ${bytes(of.bytes)}`;
   return [
-    allocated ? `The counter of allocated bytes, ${bytes(of.allocated_bytes)}, is ${beyond(allocated)} than the blocks hold.` : '',
-    reserved ? `The counter of reserved bytes, ${bytes(of.reserved_bytes)}, is ${beyond(reserved)} than the segments have.` : '',
+    allocated
+      ? `The counter of allocated bytes, ${bytes(of.allocated_bytes)}, is ${beyond(allocated)} ` +
+        'than the blocks hold.'
+      : '',
+    reserved
+      ? `The counter of reserved bytes, ${bytes(of.reserved_bytes)}, is ${beyond(reserved)} ` +
+        'than the segments have.'
+      : '',
     of.complete ? '' : 'The tape was full: blocks are missing.',
     of.misplaced.blocks
-      ? `${plural(of.misplaced.blocks, 'block')} with ${bytes(of.misplaced.bytes)} overlap another block or the end of a segment: they are not drawn.`
+      ? `${blocks(of.misplaced)} overlap another block or the end of a segment: they are not drawn.`
       : '',
     rest.segments
-      ? `${plural(rest.segments, 'smaller segment')} with ${bytes(rest.bytes)} are not drawn: ${bytes(rest.allocated_bytes)} of them are allocated.`
+      ? `${plural(rest.segments, 'smaller segment')} with ${bytes(rest.bytes)} are not drawn: ` +
+        `${bytes(rest.allocated_bytes)} of them are allocated.`
       : '',
     of.merged.blocks
-      ? `${plural(of.merged.blocks, 'small block')} with ${bytes(of.merged.bytes)} are merged with their neighbours.`
+      ? `${blocks(of.merged, 'small block')} are merged with their neighbours.`
       : '',
-    of.other_stacks.count
-      ? `The stacks of ${plural(of.other_stacks.blocks, 'block')} with ${bytes(of.other_stacks.bytes)} are not in the answer.`
-      : '',
+    stacks.count ? `The stacks of ${blocks(stacks)} are not in the answer.` : '',
   ].filter(Boolean);
 }

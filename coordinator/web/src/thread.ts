@@ -14,13 +14,16 @@ interface End {
 
 /** The end of a silence: `until step 5,000`. */
 export const until = (of: End, unit: string): string =>
-  of.until_step != null ? `until ${unit} ${whole(of.until_step)}` : `until ${moment(of.until_wall_ns ?? 0)}`;
+  of.until_step != null
+    ? `until ${unit} ${whole(of.until_step)}`
+    : `until ${moment(of.until_wall_ns ?? 0)}`;
 
 /** How an incident stands, a name and a value each, for a card and a heading. */
 export function marks(incident: Incident, unit: string): [name: string, value: string][] {
   const { acknowledged, silence, assignee } = incident.thread;
   const found: [string, string][] = [];
-  if (silence && isSilenced(incident)) found.push(['silenced', `${until(silence, unit)} by ${silence.who}`]);
+  if (silence && isSilenced(incident))
+    found.push(['silenced', `${until(silence, unit)} by ${silence.who}`]);
   if (acknowledged) found.push(['acknowledged by', acknowledged.who]);
   if (assignee) found.push(['assigned to', assignee]);
   return found;

@@ -15,7 +15,7 @@ const UNITS: [string, number][] = [
 export const isKnown = <T>(value: T | null | undefined): value is T =>
   value !== null && value !== undefined;
 
-/** To three digits: `2.69 MiB`, `1.5 MiB`, `143 MiB`, `80 GiB`, `12 B`; with `signed` `+1.5 MiB`. */
+/** To three digits: `2.69 MiB`, `1.5 MiB`, `143 MiB`, `12 B`; with `signed` `+1.5 MiB`. */
 export function bytes(count: Maybe, signed = false): string {
   if (!isKnown(count)) return 'unknown';
   const sign = count < 0 ? '−' : signed && count > 0 ? '+' : '';
@@ -57,7 +57,8 @@ export function moment(wallNs: number): string {
   const zone =
     minutes === 0 ? 'UTC' : `${minutes < 0 ? '-' : '+'}${two(minutes / 60)}:${two(minutes % 60)}`;
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())} ${zone}`;
+  const time = [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(':');
+  return `${day} ${time} ${zone}`;
 }
 
 /** What a job, a rank or an incident counts: a process without steps counts turns. */

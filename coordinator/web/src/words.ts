@@ -56,7 +56,8 @@ export const shortLineOf = ({ file, line }: Pick<Frame, 'file' | 'line'>): strin
   `${file.split('/').at(-1)}:${line}`;
 
 /** A rank that ended otherwise than by itself, or that ran out of memory. */
-export const hasDied = (rank: Rank | null): boolean => Boolean(rank?.end) && (rank!.end !== 'exited' || oomsOf(rank!) > 0);
+export const hasDied = (rank: Rank | null): boolean =>
+  Boolean(rank?.end) && (rank!.end !== 'exited' || oomsOf(rank!) > 0);
 
 export const oomsOf = (rank: Rank): number =>
   rank.devices.reduce((sum, device) => sum + device.ooms, 0);
@@ -223,10 +224,19 @@ export function events({ incidents, captures, ranks, actions }: History): Event[
     found.push({ wall_ns: of.wall_ns, step: null, symbol: '↻', text: decision(of) });
   }
   for (const { verdict, verdict_wall_ns: at, proof } of actions) {
-    if (isKnown(at)) found.push({ wall_ns: at, step: null, symbol: '∴', text: `verdict: ${verdict}: ${proof}` });
+    if (isKnown(at))
+      found.push({ wall_ns: at, step: null, symbol: '∴', text: `verdict: ${verdict}: ${proof}` });
   }
   // What has no time stands after all that happened up to its step.
-  const upTo = (step: number) => found.filter(of => of.wall_ns && of.step !== null && of.step <= step);
-  const times = new Map(found.map(of => [of, of.wall_ns || Math.max(0, ...upTo(of.step ?? 0).map(known => known.wall_ns))]));
-  return found.sort((a, b) => times.get(b)! - times.get(a)! || Number(a.wall_ns > 0) - Number(b.wall_ns > 0));
+  const upTo = (step: number) =>
+    found.filter(of => of.wall_ns && of.step !== null && of.step <= step);
+  const times = new Map(
+    found.map(of => [
+      of,
+      of.wall_ns || Math.max(0, ...upTo(of.step ?? 0).map(known => known.wall_ns)),
+    ]),
+  );
+  return found.sort(
+    (a, b) => times.get(b)! - times.get(a)! || Number(a.wall_ns > 0) - Number(b.wall_ns > 0),
+  );
 }

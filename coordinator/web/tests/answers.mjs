@@ -1,448 +1,291 @@
-// Made-up answers of the API, with all fields that the page reads: incidents, captures, jobs, nodes.
-// Each function makes one thing, with other fields where they are given.
+// The answers of a made-up coordinator by their paths: a job of eight ranks of which one leaks, one
+// whose leaking rank has died, a healthy one of twelve ranks, and one whose names are hostile.
 
-import { ago, CAPTURE_STEP, GIB, GROWTH, LAST_STEP, LEAKING, MIB, ONSET } from './ranks.mjs';
+import { capture, collectives, kept, segments } from './captures.mjs';
+import { HOSTILE, HOSTILE_JOB, hostile } from './hostile.mjs';
+import { answers, entry, incident, said, thread } from './incidents.mjs';
+import { action, differences, job, lines, node } from './jobs.mjs';
+import { account, ago, area, rank, series } from './ranks.mjs';
 
-export * from './ranks.mjs';
-
-export const frame = (file, line, name) => ({ file, line, function: name });
-export const CULPRIT = frame('/app/training/metrics/accumulate_predictions.py', 123, 'train_step');
-const STACK = [
-  frame('/usr/lib/python3.11/site-packages/torch/nn/functional.py', 3952, 'mse_loss'),
-  CULPRIT,
-  frame('/app/train.py', 157, 'main'),
+const JOBS = [
+  job('train-7b', {}),
+  job('died', { ranks_alive: 7 }),
+  // More ranks than a report holds the steps of.
+  job('eval', {
+    state: 'healthy',
+    class: null,
+    incidents_open: 0,
+    ranks: 12,
+    ranks_alive: 12,
+    world_size: 12,
+  }),
+  job(HOSTILE_JOB, { nodes: [HOSTILE.long, HOSTILE.html] }),
 ];
 
-// --- captures -----------------------------------------------------------------
-
-const part = number => ({
-  capture: '',
-  hash: null,
-  tape_id: `tape-${number}`,
-  rank: number,
-  node: `node-${number < 4 ? 'a' : 'b'}`,
-  outcome: number === 6 ? 'unreachable' : 'aligned',
-  step: CAPTURE_STEP,
-  wall_ns: ago(900) + number * 410_000,
-  wall_error_ns: 12_000,
-  dead: false,
-  before_step: 64,
-  bytes: number === 6 ? 0 : 118_000,
-  detail: number === 6 ? 'its agent did not answer in 30 s' : '',
-});
-
-export const capture = (job, of) => ({
-  id: `cap-${job}`,
-  job,
-  attempt: 0,
-  trigger: 'growth',
-  trigger_rank: LEAKING,
-  step: CAPTURE_STEP,
-  before_step: 64,
-  requested_wall_ns: ago(900),
-  closed_wall_ns: ago(898),
-  state: 'partial',
-  ranks: 8,
-  aligned: 7,
-  shown: `7 of 8 ranks at the end of step ${CAPTURE_STEP}`,
-  missing: [{ rank: 6, outcome: 'unreachable', detail: 'its agent did not answer in 30 s' }],
-  parts: Array.from({ length: 8 }, (_, number) => part(number)),
-  parts_left_out: false,
-  ...of,
-});
-
-const level = (ranks, median, highest = median, highest_rank = null) => ({ ranks, median, highest, highest_rank });
-
-/** What sets ranks of a job apart from the others, or a run from another one. */
-export function differences(name, [first, last], baseline) {
-  const chosen = last - first + 1;
-  const group = (job, attempt, ranks) => ({ job, attempt, ranks, counted_ranks: ranks, first_step: 1, last_step: LAST_STEP, is_cut: false });
-  const row = of => ({ name: '', frames: [], unit: 'bytes', separation_permille: 1000, ...of });
-  return {
-    chosen: group(name, 0, baseline ? 8 : chosen),
-    baseline: baseline ? group(baseline.job, baseline.attempt, 8) : group(name, 0, 8 - chosen),
-    differences: [
-      row({ kind: 'line', frames: [CULPRIT], chosen: level(chosen, 900 * MIB, 900 * MIB, LEAKING), baseline: level(5, MIB, MIB, 0), explains_permille: 970 }),
-      row({ kind: 'setting', name: 'expandable_segments:True', unit: 'ranks', chosen: level(chosen, 0), baseline: level(0, 0), explains_permille: 900 }),
-      row({ kind: 'account', name: 'peak', chosen: level(chosen, 3 * GIB, 4 * GIB, LEAKING), baseline: level(5, 2 * GIB, 2 * GIB, 0), explains_permille: 500 }),
-      row({ kind: 'account', name: 'step_time', unit: 'nanoseconds', chosen: level(chosen, 12e6, 13e6, first), baseline: level(5, 12e6, 12e6, 0), separation_permille: 0, explains_permille: 0 }),
-    ],
-    lines_left_out: 3,
-    traits_left_out: 0,
-  };
-}
-
-/** What a rank allocated from one step to another and had in a capture. */
-export function kept(capture, number, from, to, baseline = null) {
-  const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
-  const steps = Math.max(0, Math.min(to ?? Infinity, capture.step) - Math.max(from ?? 1, ONSET) + 1);
-  const own = number === LEAKING ? steps * GROWTH : 0;
-  const stacks = [
-    { device: null, frames: [0, 1, 2], bytes: own, blocks: own / GROWTH, peer_bytes: 0 },
-    { device: null, frames: [0, 3], bytes: 3 * MIB, blocks: 12, peer_bytes: 2.5 * MIB },
-    { device: null, frames: [], bytes: MIB, blocks: 2, peer_bytes: MIB },
-  ];
-  const line = (of, frame, first_step) => ({ frame, ...of, frames: undefined, first_step, last_step: first_step && capture.step });
-  return {
-    capture: capture.id,
-    job: capture.job,
-    attempt: capture.attempt,
-    rank: number,
-    step: capture.step,
-    clock: 'steps',
-    from,
-    to,
-    bytes: own + 4 * MIB,
-    blocks: stacks.reduce((sum, of) => sum + of.blocks, 0),
-    unrecorded_bytes: 0,
-    baseline,
-    peers: baseline ? [] : [0, 1, 3, 4, 5, 7].filter(peer => peer !== number),
-    peers_left_out: 0,
-    missing_peers: baseline ? [] : [{ rank: 6, why: 'its agent did not answer in 30 s' }],
-    peer_bytes: 3.5 * MIB,
-    lines: [
-      line(stacks[0], CULPRIT, Math.max(from ?? 1, ONSET)),
-      line(stacks[1], frames[3], from ?? 1),
-      line(stacks[2], frame('', 0, ''), null),
-    ],
-    other_lines: { count: 0, bytes: 0, blocks: 0 },
-    frames,
-    stacks,
-    other_stacks: { count: 0, bytes: 0, blocks: 0 },
-  };
-}
-
-/**
- * The segments of a rank in a capture: in each of the large ones free ranges between the blocks, and
- * one small segment whose blocks were merged. `count` is the number of blocks in a large one.
- */
-export function segments(capture, number, count = 12) {
-  const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
-  const free = (offset_bytes, bytes) => ({ offset_bytes, bytes, requested_bytes: null, state: 'inactive', step: null, stack: null });
-  const segment = (index, of) => {
-    const blocks = of.blocks ?? [];
-    const sum = state => blocks.filter(block => block.state === state).reduce((all, block) => all + block.bytes, 0);
-    const merged = of.merged ?? [];
-    const allocated = sum('allocated') + merged.reduce((all, run) => all + run.allocated_bytes, 0);
-    return {
-      address: `0x${(0x7f12_a400_0000 + index * 2 ** 40).toString(16)}`,
-      stream: '0x0',
-      pool: 'large',
-      private_pool: null,
-      expandable: false,
-      allocated_bytes: allocated,
-      pending_bytes: sum('pending_free'),
-      free_bytes: of.bytes - allocated - sum('pending_free'),
-      largest_free_bytes: blocks.filter(block => block.state === 'inactive').reduce((most, block) => Math.max(most, block.bytes), 0),
-      block_count: blocks.filter(block => block.state !== 'inactive').length + merged.reduce((all, run) => all + run.blocks, 0),
-      merged,
-      ...of,
-      blocks,
-    };
-  };
-  const large = index => {
-    const size = 24 * MIB;
-    const blocks = Array.from({ length: count }, (_, i) => {
-      const at = i * size;
-      if (i % 4 === 3) return free(at, size);
-      const isLeak = number === LEAKING && i % 4 === 2;
-      const step = isLeak ? Math.min(capture.step, ONSET + index * 3 + Math.floor(i / 4)) : 1;
-      const state = i % 16 === 1 ? 'pending_free' : 'allocated';
-      return { offset_bytes: at, bytes: size, requested_bytes: size - 128, state, step, stack: isLeak ? 0 : 1 };
-    });
-    return segment(index, { bytes: count * size, blocks });
-  };
-  const small = segment(5, {
-    bytes: 2 * MIB,
-    pool: 'small',
-    merged: [{ offset_bytes: 0, bytes: 2 * MIB, blocks: 900, allocated_bytes: 1.5 * MIB, pending_bytes: 0, first_step: 1, last_step: ONSET }],
-  });
-  const cached = segment(6, { bytes: 20 * MIB, blocks: [free(0, 20 * MIB)] });
-  const graphs = segment(7, { bytes: 64 * MIB, pool: 'private', private_pool: '0,1', blocks: [{ ...large(0).blocks[0], bytes: 64 * MIB, requested_bytes: null, stack: null }] });
-  const all = [large(0), large(1), large(2), small, cached, graphs];
-  const total = name => all.reduce((sum, of) => sum + of[name], 0);
-  const held = stack => {
-    const blocks = all.flatMap(of => of.blocks).filter(of => of.stack === stack);
-    return { blocks: blocks.length, bytes: blocks.reduce((sum, of) => sum + of.bytes, 0) };
-  };
-  const sums = {
-    segments: all.length,
-    bytes: total('bytes'),
-    allocated_blocks: total('block_count'),
-    allocated_bytes: total('allocated_bytes'),
-    pending_blocks: 3,
-    pending_bytes: total('pending_bytes'),
-    free_bytes: total('free_bytes'),
-  };
-  return {
-    capture: capture.id,
-    job: capture.job,
-    attempt: capture.attempt,
-    rank: number,
-    device: 0,
-    devices: [0],
-    step: capture.step,
-    last_step: capture.step,
-    clock: 'steps',
-    segment_source: 'allocator',
-    complete: true,
-    allocated_bytes: sums.allocated_bytes,
-    allocated_difference_bytes: 0,
-    reserved_bytes: sums.bytes + 2 * MIB,
-    reserved_difference_bytes: 2 * MIB,
-    misplaced: { blocks: 0, bytes: 0 },
-    split_bytes: sums.free_bytes - 20 * MIB,
-    cached_bytes: 20 * MIB,
-    largest_free_bytes: 24 * MIB,
-    all: sums,
-    segments: all,
-    other_segments: { segments: 0, bytes: 0, allocated_blocks: 0, allocated_bytes: 0, pending_blocks: 0, pending_bytes: 0, free_bytes: 0 },
-    merged: { blocks: 900, bytes: 1.5 * MIB },
-    frames,
-    stacks: [
-      { frames: [0, 1, 2], line: 1, ...held(0) },
-      { frames: [0, 3], line: 3, ...held(1) },
-    ],
-    other_stacks: { count: 0, blocks: 0, bytes: 0 },
-  };
-}
-
-// --- incidents ----------------------------------------------------------------
-
-/** An entry of a thread, so many seconds ago. */
-export const entry = (seconds, who, deed, of = {}) => ({
-  who,
-  wall_ns: ago(seconds),
-  deed,
-  text: '',
-  until_wall_ns: null,
-  until_step: null,
-  ...of,
-});
-
-export const thread = of => ({
-  acknowledged: null,
-  silence: null,
-  assignee: '',
-  entries: [],
-  entries_left_out: 0,
-  notes_total: 0,
-  may_change: true,
-  ...of,
-});
-
-/** One answer; a time may end its text. */
-export const said = (title, text, detail = '', since = null) => ({ title, text, detail, since_wall_ns: since });
-
-/** The answers about the leak of `incident`. */
-export const answers = of => ({
-  rank: said('Which rank', 'rank 2', 'device 0, node-a'),
-  time: said('Out of memory in', 'about 1,000 steps (84 min)', `930 to 1,200 (P10 to P90), from step ${LAST_STEP}`),
-  line: said(
-    'Which line',
-    'accumulate_predictions.py:123 in train_step',
-    `explains 98 % of the growth (at step ${CAPTURE_STEP})`,
-  ),
-  kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; it pages'),
-  restart: said(
-    'A restart helps',
-    'yes',
-    `gives 18.4 GiB back (at step ${LAST_STEP}); as much is in use again after about 690 steps, and memory is full after about 1,700 steps`,
-  ),
-  remedy: said(
-    'Try first',
-    'keep numbers, not tensors: append loss.item() instead of loss',
-    `saves 18.1 GiB (at step ${LAST_STEP})`,
-  ),
-  growth: [
-    said('growth', '+27.5 MiB a step', `at step ${LAST_STEP}`),
-    said('grown', '18.4 GiB', `at step ${LAST_STEP}`),
-  ],
-  evidence_title: 'Evidence for it',
-  ...of,
-});
-
-export const incident = (job, of) => ({
-  id: `inc-${job}`,
-  job,
-  attempt: 0,
-  rank: LEAKING,
-  device: 0,
-  names_device: true,
-  scope: 'one_rank',
-  layer: 'allocated',
-  class: 'leak',
-  state: 'open',
-  clock: 'steps',
-  culprit: CULPRIT,
-  sentence:
-    'rank 2 keeps 27.5 MiB more each step, allocated at accumulate_predictions.py:123 in train_step; its 7 peers are flat; out of memory in about 1,000 steps',
-  answers: answers({}),
-  stack: STACK,
-  onset_step: ONSET,
-  detected_step: 128,
-  last_step: LAST_STEP,
-  paused_since_step: null,
-  bytes_per_step: GROWTH,
-  count_per_step: 0,
-  grown_bytes: 687 * GROWTH,
-  grown_count: 0,
-  explained_ratio: 0.98,
-  explained_bytes: 36 * GROWTH,
-  unexplained_bytes: 0.4 * MIB,
-  allocation_steps: 36,
-  steps_to_oom: 1010,
-  steps_to_oom_p10: 930,
-  steps_to_oom_p90: 1190,
-  seconds_to_oom: 5050,
-  peers: 7,
-  ranks: 1,
-  evidence: [
-    'blocks of 36 different steps are alive under this line',
-    'none of them was freed',
-    'its 7 peers keep nothing there',
-  ],
-  against: ['requested sizes are not recorded'],
-  advice: 'keep numbers, not tensors: append loss.item() instead of loss',
-  confidence: 0.98,
+const DEATH = incident('died', {
+  id: 'inc-death',
+  class: 'out_of_memory',
+  layer: 'process',
   urgency: 'page',
-  remedy: { cause: 'tensors_kept', is_guess: false, saves_bytes: 0.98 * 687 * GROWTH },
-  restart: {
-    helps: true,
-    freed_bytes: 687 * GROWTH,
-    lasts_steps: 687,
-    ends_after_steps: 1700,
-    why: 'a restart gives 18.4 GiB back; as much is in use again after about 690 steps, and memory is full after about 1,700 steps',
-  },
-  alternatives: [
-    { class: 'imbalance', standing: 'possible', evidence: ['only one rank grows'], against: ['the blocks outlive their steps'] },
-    { class: 'fragmentation', standing: 'ruled_out', evidence: [], against: ['reserved memory grows no faster than allocated'] },
+  sentence: 'rank 2 ran out of device memory and was killed after step 800',
+  related_id: 'inc-died',
+  answers: answers({
+    time: said('How long', 'it has happened', 'the rank ended after step 800'),
+    line: said('Which line', 'accumulate_predictions.py:123 in train_step', 'on the stack of the request that failed'),
+    kind: said('Leak or just big', '98 % sure: out of memory', 'it ended a leak that was reported before; it pages'),
+    growth: [],
+    evidence_title: 'What was seen',
+  }),
+  steps_to_oom: null,
+  age_buckets: [],
+  suspects: [],
+  alternatives: [],
+});
+
+/** What people did about the incident that has everything. */
+const THREAD = thread({
+  acknowledged: { who: 'olga', wall_ns: ago(800) },
+  silence: { holds: true, until_wall_ns: null, until_step: 5000, who: 'olga', since_wall_ns: ago(500) },
+  assignee: 'team-a',
+  entries: [
+    entry(800, 'olga', 'acknowledged'),
+    entry(790, 'olga', 'assigned', { text: 'team-a' }),
+    entry(700, 'piet', 'silenced', { until_wall_ns: ago(600) }),
+    entry(650, '', 'silence_ended_by_urgency'),
+    entry(500, 'olga', 'silenced', { until_step: 5000 }),
+    entry(100, 'piet', 'noted', { text: 'the list of losses again\nfix in review' }),
   ],
-  age_profile: 'steady',
-  age_buckets: Array.from({ length: 9 }, (_, i) => ({
-    first_step: ONSET + i * 4,
-    last_step: ONSET + 3 + i * 4,
-    bytes: 4 * GROWTH,
-    blocks: 4,
-  })),
-  suspects: [
-    { frame: CULPRIT, stack: [CULPRIT], stacks: 1, grown_bytes: 990 * MIB, peer_bytes: 0, blocks: 36, allocation_steps: 36 },
-    { frame: frame('/app/train.py', 88, 'forward'), stack: [], stacks: 2, grown_bytes: 3 * MIB, peer_bytes: 2.5 * MIB, blocks: 12, allocation_steps: 2 },
-  ],
-  capture_id: `cap-${job}`,
-  capture_step: CAPTURE_STEP,
-  related_id: null,
-  reported_in: null,
-  thread: thread({}),
-  stored: true,
-  opened_wall_ns: ago(1000),
-  updated_wall_ns: ago(1),
-  closed_wall_ns: null,
-  closed_reason: '',
-  ...of,
+  entries_left_out: 2,
+  notes_total: 1,
 });
 
-// --- jobs, nodes, decisions, lines --------------------------------------------
+const INCIDENTS = [
+  incident('train-7b', {}),
+  incident('train-7b', {
+    id: 'inc-silenced',
+    rank: 4,
+    sentence: 'rank 4 keeps 27.5 MiB more each step; its 7 peers are flat; out of memory in about 3,000 steps',
+    seconds_to_oom: 15_000,
+    steps_to_oom: 3000,
+    answers: answers({
+      rank: said('Which rank', 'rank 4', 'device 0, node-b'),
+      time: said('Out of memory in', 'about 3,000 steps (4.2 h)', 'from step 800'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; it pages, but it is silenced'),
+    }),
+    thread: THREAD,
+  }),
+  incident('train-7b', {
+    id: 'inc-reported',
+    rank: 6,
+    urgency: 'notice',
+    sentence: 'rank 6 keeps 27.5 MiB more each step',
+    seconds_to_oom: null,
+    steps_to_oom: null,
+    answers: answers({
+      rank: said('Which rank', 'rank 6', 'device 0, node-b'),
+      time: said('Out of memory in', 'not known', 'no forecast for this growth'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
+    }),
+    reported_in: 'inc-silenced',
+    thread: thread({ may_change: false }),
+  }),
+  incident('died', {
+    urgency: 'notice',
+    confidence: 0.61,
+    answers: answers({
+      time: said('How long', 'the rank has ended', 'after step 800'),
+      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
+      remedy: said('Try first', 'keep numbers, not tensors: append loss.item() instead of loss', 'a guess: the cause is not proven'),
+    }),
+    remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },
+  }),
+  DEATH,
+  incident('train-7b', {
+    id: 'inc-closed',
+    state: 'closed',
+    rank: 5,
+    class: 'imbalance',
+    layer: 'spread',
+    urgency: 'notice',
+    sentence: 'rank 5 keeps 3 MiB more each step',
+    answers: answers({
+      rank: said('Which rank', 'rank 5', 'device 0, node-b'),
+      time: said('How long', 'over', 'judged until step 800'),
+      line: said('Which line', 'none', 'the rank has more work as a whole, and no line of it stands out'),
+      kind: said('Leak or just big', '98 % sure: an imbalance', 'just big: this rank has more work than its peers'),
+      restart: said('A restart helps', 'no', 'this rank gets more work again'),
+    }),
+    culprit: null,
+    closed_wall_ns: ago(5000),
+    closed_reason: 'no growth over 256 steps',
+  }),
+  incident('eval', {
+    id: 'inc-host',
+    state: 'closed',
+    class: 'host',
+    layer: 'host',
+    names_device: false,
+    culprit: null,
+    stack: [],
+    suspects: [],
+    age_buckets: [],
+    capture_id: null,
+    capture_step: null,
+    answers: answers({
+      rank: said('Which rank', 'rank 2', 'node-a'),
+      time: said('How long', 'over', 'judged until step 800'),
+      line: said('Which line', 'not known', 'only CPU tensors and pinned memory are recorded with lines'),
+      kind: said('Leak or just big', '98 % sure: growth of host memory', 'memory of the machine, not of the GPU'),
+    }),
+    closed_wall_ns: ago(2000),
+    closed_reason: 'the job ended',
+    sentence: 'rank 2 keeps 8 MiB more of host memory each step',
+  }),
+  hostile.incident,
+];
 
-export const job = (name, of) => ({
-  job: name,
-  attempt: 0,
-  attempt_ordinal: 1,
-  attempts: 1,
-  namespace: '',
-  owner_uid: null,
-  world_size: 8,
-  ranks_alive: 8,
-  ranks: 8,
-  clock: 'steps',
-  step_min: 799,
-  step_max: LAST_STEP,
-  total_steps: null,
-  state: 'incident',
-  class: 'leak',
-  started_wall_ns: ago(4000),
-  ended_wall_ns: null,
-  ends_at_wall_ns: null,
-  incidents_open: 1,
-  nodes: ['node-a', 'node-b'],
-  ...of,
-});
+const CAPTURES = [
+  capture('train-7b', {}),
+  capture('train-7b', { id: 'cap-later', trigger: 'manual', trigger_rank: null, step: 600, requested_wall_ns: ago(300), closed_wall_ns: ago(299) }),
+  capture('died', { trigger: 'oom' }),
+  hostile.capture,
+];
 
-const gpu = index => ({
-  uuid: `GPU-${index}`,
-  index,
-  total_bytes: 80 * GIB,
-  used_bytes: (30 + 12 * index) * GIB,
-  free_bytes: (50 - 12 * index) * GIB,
-  processes: 1,
-  ranks: 1,
-});
+const ACTIONS = [
+  action({}),
+  action({ wall_ns: ago(120) }),
+  action({
+    decision: 'would restart',
+    wall_ns: ago(600),
+    why: 'would restart: leak (inc-train-7b), out of memory in 10 min',
+    outcome: 'not run: dry run',
+    kind: 'command',
+  }),
+  action({
+    incident_id: 'inc-silenced',
+    decision: 'collect garbage',
+    kind: 'ranks',
+    dry_run: false,
+    wall_ns: ago(640),
+    why: 'had the garbage collected: leak (inc-silenced)',
+    outcome: 'done by 8 of 8 ranks',
+    verdict: 'no effect',
+    verdict_wall_ns: ago(400),
+    proof: 'the rank holds as much as before',
+  }),
+  hostile.action,
+];
 
-export const node = (name, of) => ({
-  node: name,
-  connected: true,
-  version: '0.2.0',
-  last_report_wall_ns: ago(1),
-  gpus: [0, 1, 2, 3].map(gpu),
-  host: {
-    memory_total_bytes: 512 * GIB,
-    memory_available_bytes: 401 * GIB,
-    cgroup_bytes: 0.2 * GIB,
-    cgroup_limit_bytes: GIB,
-    nvml_missing: '',
-  },
-  ...of,
-});
+const NODES = [
+  node('node-a', {}),
+  node('node-b', {
+    connected: false,
+    gpus: [],
+    last_report_wall_ns: ago(700),
+    host: {
+      memory_total_bytes: null,
+      memory_available_bytes: null,
+      cgroup_bytes: null,
+      cgroup_limit_bytes: null,
+      nvml_missing: 'libnvidia-ml.so.1 is not installed',
+    },
+  }),
+  hostile.node,
+];
 
-export const action = of => ({
-  id: 'act',
-  incident_id: 'inc-train-7b',
-  job: 'train-7b',
-  node: '',
-  attempt: 0,
-  kind: 'none',
-  decision: 'nothing',
-  dry_run: true,
-  why: 'did nothing: out of memory is more than 10 min away',
-  wall_ns: ago(60),
-  outcome: '',
-  verdict: '',
-  verdict_wall_ns: null,
-  proof: '',
-  checkpoint: '',
-  saved_seconds: null,
-  steps_lost: null,
-  ...of,
-});
+const ranksOf = name =>
+  Array.from({ length: JOBS.find(of => of.job === name).ranks }, (_, number) => {
+    if (name === HOSTILE_JOB) return hostile.rank(number);
+    return name === 'died' && number === 2
+      ? rank(number, { end: 'oom_killed', end_detail: 'signal 9', ooms: 1 })
+      : rank(number, {});
+  });
 
-const line = (frames, bytes, of) => ({
-  frames,
-  ranks: 8,
-  median_bytes: bytes,
-  holders: [{ rank: LEAKING, device: 0, bytes, blocks: 12, oldest_step: 1, growth_bytes_per_step: 0, ...of }],
-});
+const numberIn = (query, name) => (query.has(name) ? Number(query.get(name)) : null);
 
-export const lines = job => ({
-  job,
-  attempt: 0,
-  clock: 'steps',
-  ranks: 8,
-  missing: '',
-  lines: [
-    line([CULPRIT], 18 * GIB, { blocks: 687, oldest_step: ONSET, growth_bytes_per_step: GROWTH }),
-    line([frame('/app/train.py', 88, 'forward'), frame('/app/train.py', 90, 'forward')], 9 * GIB, {}),
-    line([], 2 * GIB, {}),
-  ],
-  lines_left_out: 40,
-  other_blocks: 900,
-  other_bytes: 3 * GIB,
-});
+function seriesOf(query) {
+  const number = numberIn(query, 'rank');
+  return query.has('account') ? account(number, query.get('account')) : series(number);
+}
 
-export const collectives = {
-  sentences: ['rank 2 has not entered allreduce 4,711 of group dp, which 7 ranks have entered'],
-  groups: [{ name: '0', desc: 'dp', ranks: [0, 1, 2, 3, 4, 5, 6, 7], furthest: 4711, sentence: 'rank 2 is behind' }],
-  ranks: [],
-  uncompared: 0,
-  unknown: [{ why: 'PyTorch has no flight recorder', ranks: [0, 1] }],
-  waiting_uncompared: [],
-};
+/** The first ranks, or one and the nearest of it. */
+function ranksIn(job, query) {
+  const all = ranksOf(job);
+  const [near, most] = [numberIn(query, 'near') ?? 0, numberIn(query, 'most') ?? all.length];
+  const sorted = [...all].sort((a, b) => Math.abs(a.rank - near) - Math.abs(b.rank - near));
+  const ranks = sorted.slice(0, most).sort((a, b) => a.rank - b.rank);
+  const alive = all.filter(of => of.alive).length;
+  return { job, attempt: 0, count: all.length, alive, ranks, unknown: [] };
+}
+
+function areaOf(job, query) {
+  const span = (from, to) => (query.has(from) ? [numberIn(query, from), numberIn(query, to)] : undefined);
+  return area(job, {
+    account: query.get('account') ?? undefined,
+    ranks: span('first_rank', 'last_rank') ?? [0, ranksOf(job).length - 1],
+    steps: span('from', 'to'),
+    rows: numberIn(query, 'rows') ?? 128,
+    columns: numberIn(query, 'columns') ?? 128,
+  });
+}
+
+/** The answer to a path below /api/v1; undefined where there is none. */
+export function answer(path, query = new URLSearchParams()) {
+  const wanted = query.get('job');
+  const of = list => list.filter(row => !wanted || row.job === wanted);
+  const [kind, id, rest] = path.split('/').map(decodeURIComponent);
+  const isJob = JOBS.some(row => row.job === id);
+  const held = CAPTURES.find(found => found.id === id);
+  switch (`${kind}${id ? '/' : ''}${rest ?? ''}`) {
+    case 'whoami':
+      return { name: '', signed_in: false, administers: false, sees_all_jobs: true };
+    case 'jobs':
+      return { jobs: of(JOBS) };
+    case 'jobs/ranks':
+      return isJob ? ranksIn(id, query) : undefined;
+    case 'jobs/series':
+      return isJob ? seriesOf(query) : undefined;
+    case 'jobs/area':
+      return isJob ? areaOf(id, query) : undefined;
+    case 'jobs/differences': {
+      const ranks = [numberIn(query, 'first_rank') ?? 0, numberIn(query, 'last_rank') ?? 7];
+      const job = query.get('baseline_job');
+      return isJob ? differences(id, ranks, job && { job, attempt: numberIn(query, 'baseline_attempt') }) : undefined;
+    }
+    case 'jobs/lines':
+      return isJob ? (id === HOSTILE_JOB ? hostile.lines : lines(id)) : undefined;
+    case 'jobs/source': {
+      const [file, line] = [query.get('file'), numberIn(query, 'line')];
+      if (!isJob) return undefined;
+      if (id === 'eval') return { file, first_line: 0, line, lines: [], not_shown: 'the file is below no folder of --source-dir', is_newer: false };
+      const around = ['def train_step(model, batch):', '    losses.append(loss)', '    return loss'];
+      const texts = id === HOSTILE_JOB ? [HOSTILE.html, HOSTILE.long, HOSTILE.turned] : around;
+      return { file, first_line: line - 1, line, lines: texts, not_shown: null, is_newer: false };
+    }
+    case 'incidents':
+      // As the coordinator, without what the threads list.
+      return { incidents: of(INCIDENTS).map(row => ({ ...row, thread: { ...row.thread, entries: [] } })) };
+    case 'incidents/':
+      return INCIDENTS.find(found => found.id === id);
+    case 'captures':
+      return { captures: of(CAPTURES) };
+    case 'captures/':
+      return held;
+    case 'captures/collectives':
+      return held && (held === hostile.capture ? hostile.collectives : collectives);
+    case 'captures/kept': {
+      const range = [numberIn(query, 'rank'), numberIn(query, 'from'), numberIn(query, 'to')];
+      return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range, query.get('baseline')));
+    }
+    case 'captures/segments': {
+      const number = numberIn(query, 'rank');
+      return held && (held === hostile.capture ? hostile.segments(number) : segments(held, number));
+    }
+    case 'actions':
+      return { actions: of(ACTIONS) };
+    case 'nodes':
+      return { nodes: NODES };
+    default:
+      return undefined;
+  }
+}

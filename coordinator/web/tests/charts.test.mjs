@@ -1,31 +1,20 @@
-// What charts are made of: the tree of the flame graph, the grid of the heat map, the levels of the
-// peers, the rows of the segments; and the contrasts of the colours in both themes.
+// What charts are made of: the tree of the flame graph, the grid of the heat map, the levels of a
+// rank and of its peers, the parts of the budgets.
 
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { account, area, capture, CAPTURE_STEP, DEVICE_BYTES, GIB, rank, segments } from './answers.mjs';
-import { fileOf, modules } from './bundle.mjs';
+import { modules } from './bundle.mjs';
+import { incident } from './incidents.mjs';
+import { account, area, DEVICE_BYTES, GIB, LAST_STEP, rank, series } from './ranks.mjs';
+import { numbers } from './rng.mjs';
 
-const found = await modules([
-  'charts/budgets',
-  'charts/flame',
-  'charts/heat',
-  'charts/levels',
-  'charts/segments',
-  'segments',
-]);
-const { 'charts/budgets': budgets, 'charts/flame': flame, 'charts/heat': heat, 'charts/levels': levels } = found;
-const { 'charts/segments': map, segments: said } = found;
-
-/** Numbers below `most`, the same in every run. */
-function numbers(seed) {
-  let state = seed;
-  return most => {
-    state = (Math.imul(state, 1103515245) + 12345) >>> 0;
-    return Math.floor((state / 2 ** 32) * most);
-  };
-}
+const {
+  'charts/budgets': budgets,
+  'charts/flame': flame,
+  'charts/heat': heat,
+  'charts/levels': levels,
+} = await modules(['charts/budgets', 'charts/flame', 'charts/heat', 'charts/levels']);
 
 // --- the flame graph ----------------------------------------------------------
 
@@ -244,6 +233,22 @@ test('an account has its own level, with its lowest values where they differ', (
   assert.equal(levels.levelsOf(late, 'blocks', 1400).steps[0], 1400, 'of the steps that are asked for');
 });
 
+test('a forecast begins at the newest value of the account that it is about', () => {
+  const device = series(2);
+  const growing = incident('j', {});
+  const of = (series, changed) => levels.fanOf(series, { ...growing, ...changed }, DEVICE_BYTES);
+  const reserved = device.reserved_bytes.at(-1);
+  const fan = { from: LAST_STEP, level: reserved, full: DEVICE_BYTES, p10: 930, p50: 1010, p90: 1190 };
+  assert.deepEqual(of(device, {}), fan, 'a device is full by what is reserved');
+  assert.deepEqual(of(device, { layer: 'reserved', last_step: 790 }), { ...fan, p10: 920, p50: 1000, p90: 1180 });
+  assert.equal(of(device, { last_step: 100, steps_to_oom_p10: 5 }).p10, 0);
+  const host = { layer: 'host', names_device: false };
+  const known = account(2, 'host');
+  assert.equal(of(known, host).level, known.account.highest.at(-1));
+  assert.deepEqual([of(device, host), of(known, {})], [null, null], 'another account than that of the incident');
+  assert.deepEqual([of(device, { steps_to_oom: null }), of(device, { state: 'closed' })], [null, null]);
+});
+
 test('a forecast is followed to its early end, and no further', () => {
   const fan = { from: 500, level: 400, full: 2400, p10: 1000, p50: 1500, p90: 2000 };
   const ahead = [0, 250, 1000, 2000].map(steps => levels.levelAhead(fan, steps));
@@ -280,230 +285,4 @@ test('a legend has each colour once: what devices and hosts hold does not look t
   assert.deepEqual(Object.fromEntries(legend)['layer-3'], 'unused by tensors or cached');
   const kinds = parts => parts.filter(part => part.name !== 'free').map(part => part.kind);
   assert.deepEqual(kinds(all[0].parts).filter(kind => kinds(all[1].parts).includes(kind)), []);
-});
-
-// --- segments -----------------------------------------------------------------
-
-/** Segments with blocks, free ranges and merged runs that fill them, of any sizes. */
-function mapOf(seed) {
-  const next = numbers(seed);
-  let address = 0x7fff_ffff_f000n;
-  const made = Array.from({ length: 1 + next(9) }, () => {
-    const of = { address: `0x${address.toString(16)}`, bytes: 0, blocks: [], merged: [] };
-    for (let i = next(70); i >= 0; i -= 1) {
-      const [offset_bytes, bytes, step] = [of.bytes, 512 * (1 + next(5000)), 1 + next(40)];
-      const block = (state, of) => ({ offset_bytes, bytes, state, step: null, stack: null, ...of });
-      if (next(5) === 0) of.blocks.push(block('inactive'));
-      else if (next(6) === 0) of.merged.push({ offset_bytes, bytes, blocks: 1 + next(9), allocated_bytes: bytes / 2, pending_bytes: 0, first_step: step, last_step: step + next(4) });
-      else of.blocks.push(block('allocated', { step, stack: next(3) }));
-      of.bytes += bytes;
-    }
-    address += BigInt(of.bytes + 512 * next(9));
-    return of;
-  });
-  return { segments: made, stacks: [], frames: [] };
-}
-
-test('rows have each byte of each segment once, in order', () => {
-  for (let seed = 1; seed <= 40; seed += 1) {
-    const answer = mapOf(seed);
-    const parts = map.partsOf(answer);
-    parts.forEach((all, segment) => {
-      let end = 0;
-      for (const part of all) {
-        assert.equal(part.from, end, 'a hole, or parts overlap');
-        end = part.to;
-      }
-      assert.equal(end, answer.segments[segment].bytes);
-      const slices = map.slicesOf(answer.segments[segment], segment, all);
-      assert.ok(slices.length <= 64);
-      assert.deepEqual([slices[0].from, slices.at(-1).to], [0, end]);
-      slices.forEach((row, i) => {
-        if (i) assert.equal(row.from, slices[i - 1].to);
-        const inside = all.filter(part => part.from < row.to && part.to > row.from);
-        assert.deepEqual(row.parts, inside);
-      });
-    });
-    for (const order of map.ORDERS) {
-      const rows = map.rowsOf(answer, parts, order);
-      assert.deepEqual(rows.map(row => row.segment).sort((a, b) => a - b), answer.segments.map((_, i) => i));
-      if (order === 'size') rows.forEach((row, i) => assert.ok(!i || row.to <= rows[i - 1].to));
-    }
-  }
-});
-
-test('a part is found by the address of each of its ends, and no other part is', () => {
-  for (let seed = 1; seed <= 40; seed += 1) {
-    const answer = mapOf(seed);
-    const parts = map.partsOf(answer);
-    for (const part of parts.flat()) {
-      for (const offset of [part.from, part.to - 1]) {
-        assert.equal(map.partAt(answer, parts, map.addressOf(answer.segments[part.segment], offset)), part);
-      }
-    }
-    for (const address of ['', '0x', '0x1', 'x', '0xfffffffffffffffff', '-1']) {
-      assert.equal(map.partAt(answer, parts, address), null, address);
-    }
-  }
-  const high = { segments: [{ address: '0xffffffffffff0000', bytes: 4096, blocks: [{ offset_bytes: 0, bytes: 4096, state: 'inactive' }], merged: [] }] };
-  assert.equal(map.addressOf(high.segments[0], 1), '0xffffffffffff0001', 'beyond the numbers of JavaScript');
-  assert.ok(map.partAt(high, map.partsOf(high), '0xffffffffffff0fff'));
-});
-
-test('events are the steps that allocated something, and the tally of a step is what was there', () => {
-  for (let seed = 1; seed <= 40; seed += 1) {
-    const parts = map.partsOf(mapOf(seed));
-    const events = map.eventsOf(parts);
-    assert.deepEqual(events, [...new Set(events)].sort((a, b) => a - b));
-    const ends = map.tallyAt(parts, Infinity);
-    assert.deepEqual([ends.blocks, ends.bytes, ends.uncertain], [ends.ofBlocks, ends.ofBytes, 0]);
-    assert.equal(map.tallyAt(parts, 0).blocks, 0);
-    let before = map.tallyAt(parts, 0);
-    for (const step of events) {
-      const now = map.tallyAt(parts, step);
-      assert.equal(now.blocks + now.uncertain <= ends.blocks, true);
-      assert.equal(now.ofBlocks + now.uncertain, ends.blocks, 'each block is counted or uncertain');
-      const alone = parts.flat().filter(part => part.block?.step != null && part.block.step <= step).length;
-      assert.ok(now.blocks >= alone && now.blocks >= before.blocks);
-      before = now;
-    }
-    for (let at = 0; at < 50; at += 1) {
-      assert.equal(map.beside(events, at, 'after'), events.filter(step => step > at)[0] ?? at);
-      assert.equal(map.beside(events, at, 'before'), events.filter(step => step < at).at(-1) ?? at);
-    }
-  }
-});
-
-test('lines have hues of their own, the largest the same in every capture', () => {
-  const huesOf = lines =>
-    map.huesOf({
-      frames: lines.map(line => ({ file: '/app/train.py', line, function: 'f' })),
-      stacks: lines.map((_, line) => ({ line, bytes: 100 - line })),
-    });
-  for (let first = 1; first <= 200; first += 1) {
-    const lines = Array.from({ length: 12 }, (_, i) => first + i * 7);
-    const hues = huesOf(lines);
-    assert.equal(new Set(hues).size, 12);
-    assert.equal(hues[0], huesOf([first])[0]);
-  }
-  const many = huesOf(Array.from({ length: 40 }, (_, i) => i));
-  assert.equal(new Set(many).size, 12, 'more lines share them');
-});
-
-test('a block is said in words, and what does not agree is said', () => {
-  const answer = segments(capture('j', {}), 2);
-  const parts = map.partsOf(answer);
-  const words = (segment, part) => said.partWords(answer, parts[segment][part], 'step');
-  assert.equal(words(0, 2), '24 MiB allocated (25,165,696 bytes requested), step 113, /app/training/metrics/accumulate_predictions.py:123 train_step, at 0x7f12a7000000');
-  assert.equal(words(0, 3), '24 MiB free, at 0x7f12a8800000');
-  assert.match(words(0, 1), /^24 MiB pending free/);
-  assert.match(words(3, 0), /^900 small blocks with 1.5 MiB of 2 MiB, allocated in steps 1 to 113/);
-  assert.match(words(5, 0), /stack unknown/);
-  const stack = said.partWithStack(answer, parts[0][2], 'step');
-  assert.ok(stack.endsWith('; mse_loss functional.py:3952 ← train_step accumulate_predictions.py:123 ← main train.py:157'), stack);
-  assert.equal(said.partWithStack(answer, parts[0][3], 'step'), words(0, 3));
-  assert.match(said.segmentWords(answer.segments[5]), /^segment of 64 MiB, private pool 0,1, stream 0x0, at 0x/);
-  const [reserved, merged] = said.disagreements(answer);
-  assert.match(reserved, /^The counter of reserved bytes, .*, is 2 MiB more than the segments have\.$/);
-  assert.match(merged, /^900 small blocks with 1.5 MiB are merged/);
-  const less = { ...answer, allocated_difference_bytes: -512, reserved_difference_bytes: null, complete: false };
-  assert.match(said.disagreements(less).join(' '), /is 512 B less than the blocks hold.*The tape was full/);
-  const source = of => said.sourceWords({ ...answer, ...of });
-  assert.equal(source({}), '');
-  assert.equal(source({ segment_source: 'runtime' }), '', 'they are all of the allocator');
-  assert.match(source({ segment_source: 'runtime', split_bytes: null }), /other code's/);
-  assert.match(source({ segment_source: 'none', split_bytes: null }), /--detail/);
-  assert.equal(answer.last_step, CAPTURE_STEP);
-});
-
-// --- colours ------------------------------------------------------------------
-
-/** The colours of the style sheet, by theme. */
-async function palette() {
-  const sheet = await fileOf('src/style.css');
-  const themes = { light: {}, dark: {} };
-  for (const [, name, light, dark] of sheet.matchAll(/--([a-z0-9-]+): light-dark\((#\w{6}), (#\w{6})\);/g)) {
-    themes.light[name] = light;
-    themes.dark[name] = dark;
-  }
-  return themes;
-}
-
-/** Red, green and blue in linear light. */
-const channels = colour =>
-  [1, 3, 5]
-    .map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
-    .map(value => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
-
-function contrast(one, other) {
-  const luminance = colour => channels(colour).reduce((total, value, i) => total + value * [0.2126, 0.7152, 0.0722][i], 0);
-  const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
-  return (light + 0.05) / (dark + 0.05);
-}
-
-/** Distance of two colours as the eye has it (CIE 1976); about 2 is just visible. */
-function distance(one, other) {
-  const lab = colour => {
-    const [r, g, b] = channels(colour);
-    const white = [0.95047, 1, 1.08883];
-    const xyz = [0.4124 * r + 0.3576 * g + 0.1805 * b, 0.2126 * r + 0.7152 * g + 0.0722 * b, 0.0193 * r + 0.1192 * g + 0.9505 * b];
-    const [x, y, z] = xyz.map((value, i) => Math.cbrt(value / white[i]));
-    return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
-  };
-  const [a, b] = [lab(one), lab(other)];
-  return Math.hypot(...a.map((value, i) => value - b[i]));
-}
-
-const TEXTS = ['text', 'soft', 'link', 'bad', 'warn', 'good', 'onset', 'mark'];
-const ON_STATES = ['bad bad-back', 'warn warn-back', 'good good-back', 'text bad-back', 'text warn-back', 'link bad-back', 'link warn-back'];
-const TONES = [0, 1, 2, 3, 4, 5].map(tone => `tone-${tone}`);
-
-test('text and lines have contrast in both themes', async () => {
-  const pairs = [
-    ...TEXTS.flatMap(name => [[name, 'back', 4.5], [name, 'panel', 4.5]]),
-    ...ON_STATES.map(pair => [...pair.split(' '), 4.5]),
-    ...TONES.map(tone => ['text', tone, 4.5]),
-    ...['step-min', 'peak', 'reserved', 'peer'].map(name => [name, 'back', 3]),
-    // The median of the peers is not taken for a line of the grid.
-    ['peer', 'line', 2.5],
-  ];
-  for (const [theme, colours] of Object.entries(await palette())) {
-    for (const [name, ground, least] of pairs) {
-      const seen = contrast(colours[name], colours[ground]);
-      assert.ok(seen >= least, `${theme}: ${name} on ${ground} is ${seen.toFixed(2)}`);
-    }
-    // A healthy row is calm: nearer to the page than to the colour of growth.
-    assert.ok(contrast(colours['heat-calm'], colours.back) < 1.3, theme);
-    assert.ok(contrast(colours['heat-more'], colours['heat-calm']) > 3, theme);
-  }
-});
-
-test('parts of budgets have colours that are told apart in both themes', async () => {
-  const sheet = await fileOf('src/style.css');
-  const fills = [...sheet.matchAll(/^\.((?:layer|host)-\w+) \{ fill: light-dark\((#\w{6}), (#\w{6})\)/gm)];
-  assert.equal(fills.length, 15);
-  for (const [theme, colours] of Object.entries(await palette())) {
-    const all = [['free', colours.free], ...fills.map(([, name, ...of]) => [name, of[theme === 'light' ? 0 : 1]])];
-    all.forEach(([name, one], i) => {
-      for (const [other, two] of all.slice(i + 1)) {
-        assert.ok(distance(one, two) > 16, `${theme}: ${name} and ${other} are ${distance(one, two).toFixed(1)} apart`);
-      }
-    });
-  }
-});
-
-test('names have contrast on the flames that differ most from the peers', async () => {
-  const source = await fileOf('src/charts/flame_graph.tsx');
-  const share = Number(/DIFFERENCE_MAX = ([\d.]+)/.exec(source)[1]);
-  const mixed = (from, to) =>
-    [1, 3, 5]
-      .map(at => [parseInt(from.slice(at, at + 2), 16), parseInt(to.slice(at, at + 2), 16)])
-      .map(([low, high]) => Math.round(low + (high - low) * share).toString(16).padStart(2, '0'))
-      .reduce((text, part) => text + part, '#');
-  for (const [theme, colours] of Object.entries(await palette())) {
-    for (const end of ['heat-more', 'heat-less']) {
-      const seen = contrast(colours.text, mixed(colours['heat-calm'], colours[end]));
-      assert.ok(seen >= 4.5, `${theme}, ${end}: ${seen.toFixed(2)}`);
-    }
-  }
 });

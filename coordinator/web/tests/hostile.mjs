@@ -1,7 +1,10 @@
 // Names of a hostile user, in every place where a name can stand: HTML, a change of the direction of
 // text, 10,000 letters without a space, lines, emoji.
 
-import { action, ago, answers, capture, collectives, entry, incident, kept, lines, node, rank, said, segments, thread } from './answers.mjs';
+import { capture, collectives, kept, segments } from './captures.mjs';
+import { answers, entry, incident, said, thread } from './incidents.mjs';
+import { action, lines, node } from './jobs.mjs';
+import { ago, rank } from './ranks.mjs';
 
 export const HOSTILE = {
   html: `<img src=x onerror="document.hurt=1"><script>document.hurt=1</script></td></table><b id=hurt>"'&amp;`,

@@ -4,13 +4,15 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
-import { answers, said } from './answers.mjs';
-import { frames, launch, noBrowser, none, open, show, violations } from './browser.mjs';
+import { answer } from './answers.mjs';
+import { answers, incident, said } from './incidents.mjs';
 import { MadeUp } from './made_up.mjs';
+import { frames, launch, noBrowser, none, open, show, violations } from './browser.mjs';
 
 /** Longer than the page waits between two requests for the same. */
 const TURN_MS = 3500;
 const INCIDENT = '#/incident/inc-train-7b';
+const SENTENCE = incident('train-7b', {}).sentence;
 
 let browser;
 before(async () => {
@@ -106,6 +108,23 @@ describe('the open page', { skip: noBrowser, concurrency: 5 }, () => {
     made.tell('another');
     made.tell('train-7b');
     await page.getByRole('heading', { name: 'rank 2 keeps 99 MiB more each step' }).waitFor();
+  });
+
+  live('an answer of 404 is asked for again when something has changed', async ({ made, page, go }) => {
+    made.isWhole = true;
+    await go('#/incident/inc-none');
+    await page.getByRole('heading', { name: 'There is no incident inc-none' }).waitFor();
+    // The first event of the stream is about everything.
+    await pause(TURN_MS);
+    const asked = () => made.requests.filter(path => path === 'incidents/inc-none').length;
+    const known = asked();
+    assert.ok(known <= 2, `${known} requests`);
+    await pause(TURN_MS);
+    assert.equal(asked(), known, 'nothing has changed');
+    made.change = (path, found) =>
+      path === 'incidents/inc-none' ? answer('incidents/inc-train-7b') : found;
+    made.tell('train-7b');
+    await page.getByRole('heading', { name: SENTENCE }).waitFor();
   });
 
   live('a hidden tab closes the stream and opens it again', async ({ made, page, go }) => {

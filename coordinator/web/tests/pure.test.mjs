@@ -5,7 +5,9 @@ import { readFile } from 'node:fs/promises';
 import test from 'node:test';
 
 import { fileOf, modules } from './bundle.mjs';
-import { capture as captureOf, entry, incident as incidentOf, rank as rankOf, thread as threadOf } from './answers.mjs';
+import { capture as captureOf } from './captures.mjs';
+import { entry, incident as incidentOf, thread as threadOf } from './incidents.mjs';
+import { rank as rankOf } from './ranks.mjs';
 
 const found = await modules([
   'address',

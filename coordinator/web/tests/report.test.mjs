@@ -9,11 +9,11 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 
-import { CULPRIT } from './answers.mjs';
+import { answer } from './answers.mjs';
+import { CULPRIT } from './captures.mjs';
 import { cut, frames, launch, nameless, noBrowser, none, open, resize, settle, violations } from './browser.mjs';
 import { modules, page as filesOfPage } from './bundle.mjs';
 import { HOSTILE } from './hostile.mjs';
-import { answer } from './made_up.mjs';
 
 const {
   api: { paths },
@@ -69,7 +69,8 @@ function answersOf(id) {
   }
   if (capture) [paths.capture(capture), paths.collectives(capture), paths.kept(capture, rank, null)].forEach(add);
   if (subject.culprit) add(paths.source(job, attempt, subject.culprit));
-  for (const { rank } of answer(`jobs/${encodeURIComponent(job)}/ranks`).ranks) {
+  const [near, values] = paths.ranksNear(job, attempt, rank).split('?');
+  for (const { rank } of answer(near, new URLSearchParams(values)).ranks) {
     add(paths.series({ job, attempt, rank, device: 0, account: account === 'allocated' ? null : account }));
   }
   return { answers, job, subject };
@@ -118,7 +119,8 @@ describe('a report', { skip: noBrowser }, () => {
     for (const href of new Set(links)) {
       await page.evaluate(to => (location.hash = to), href);
       await settle(page);
-      assert.doesNotMatch(await main(page).innerText(), /does not hold/, `${here} leads to ${href}`);
+      const text = await main(page).innerText();
+      assert.doesNotMatch(text, /does not hold|the device is not known/, `${here} leads to ${href}`);
     }
     await page.evaluate(to => (location.hash = to), here);
     await settle(page);
@@ -240,6 +242,10 @@ describe('a report', { skip: noBrowser }, () => {
       await offersNothing(page);
       await page.goto(page.url().replace(/#.*/, `#/job/${answersOf('inc-host').subject.job}`));
       await page.getByLabel(/^Heat map of host memory, private/).waitFor();
+      const ranks = page.getByRole('region', { name: 'Ranks', exact: true });
+      assert.equal(await ranks.locator('tbody tr').count(), 12);
+      assert.equal(await ranks.getByRole('link').count(), 8, 'the steps of so many are here');
+      await offersNothing(page);
     }));
 
   test('says of a capture nothing twice, and calls no rank missing that it holds', () => {

@@ -1,21 +1,29 @@
 // In which steps the culprit's live blocks were allocated: a bar for each span of steps. The steps
-// that are looked at are marked, and said in bytes.
+// that are looked at are marked, and said in bytes. Dragging, or Shift with the arrow keys, chooses
+// the steps of bars.
 
-import { stepsIn, type Span } from '../address';
+import { useRef, useState } from 'preact/hooks';
+
+import { look, rangeAs, stepsIn, type Span } from '../address';
 import type { Incident } from '../types';
 import { bytes, byteTicks, plural, stepTicks, whole } from '../units';
-import { Chart, scale, XAxis, YAxis } from './svg';
+import { extended, moved } from './plot';
+import { Chart, scale, XAxis, YAxis, type Scale } from './svg';
 
 type Bucket = Incident['age_buckets'][number];
 
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [150, 62, 12, 10, 38];
+/** A shorter way of the pointer is a click, in pixels. */
+const DRAG_MIN = 2;
 
 // What the shape of the ages says of the blocks.
 const PROFILES: Record<string, string> = {
   once: 'all were allocated in one step',
   few: 'too few steps to conclude anything',
   passing: 'only those of the newest steps are alive: older ones are freed',
-  backlog: 'only those of the newest steps are alive, and their bytes grow: fewer are freed than allocated',
+  backlog:
+    'only those of the newest steps are alive, and their bytes grow: ' +
+    'fewer are freed than allocated',
   replaced: 'only those of the newest steps are alive: each took the place of a smaller one',
   ended: 'those of many steps are alive, but none of the latest: the growth has ended',
   filling: 'those of many steps are alive, most bytes from early ones: the growth slows down',
@@ -54,14 +62,23 @@ function Bars({ buckets, width, unit, steps }: BarsOf) {
   const most = buckets.reduce((high, bucket) => Math.max(high, bucket.bytes), 1);
   const x = scale(first, last, LEFT, right);
   const y = scale(0, most, bottom, TOP);
+  const { now, listeners } = useChoice(buckets, steps, x);
   const said = buckets.map(bucket => words(bucket, unit)).join('; ');
   return (
     <svg
+      class="births"
       width={width}
       height={HEIGHT}
       viewBox={`0 0 ${width} ${HEIGHT}`}
-      role="img"
+      // Attributes of SVG are as they are written.
+      tabindex={0}
+      role="slider"
       aria-label={`Bytes alive by the ${unit} that allocated them. ${said}`}
+      aria-valuemin={first}
+      aria-valuemax={last - 1}
+      aria-valuenow={buckets[now].first_step}
+      aria-valuetext={words(buckets[now], unit)}
+      {...listeners}
     >
       <YAxis ticks={byteTicks(most, 3)} y={y} left={LEFT} right={right} words={bytes} />
       <XAxis
@@ -72,9 +89,9 @@ function Bars({ buckets, width, unit, steps }: BarsOf) {
         words={whole}
         unit={unit}
       />
-      {buckets.map(bucket => (
+      {buckets.map((bucket, at) => (
         <rect
-          class={steps && isWithin(bucket, steps) ? 'birth looked-at' : 'birth'}
+          class={classOf(at === now, steps !== null && isWithin(bucket, steps))}
           x={x(bucket.first_step) + 0.5}
           y={y(bucket.bytes)}
           width={Math.max(1, x(bucket.last_step + 1) - x(bucket.first_step) - 1)}
@@ -85,6 +102,61 @@ function Bars({ buckets, width, unit, steps }: BarsOf) {
       ))}
     </svg>
   );
+}
+
+const classOf = (isNow: boolean, isLookedAt: boolean): string =>
+  `birth${isNow ? ' now' : ''}${isLookedAt ? ' looked-at' : ''}`;
+
+/** The bar at the cursor, and what chooses the steps of bars. */
+function useChoice(buckets: Bucket[], steps: Span | null, x: Scale) {
+  const [cursor, setCursor] = useState(buckets.length - 1);
+  // A new answer may have fewer bars.
+  const now = Math.min(cursor, buckets.length - 1);
+  const pressed = useRef<number | null>(null);
+  const choose = ({ from, to }: Span) =>
+    look({ steps: rangeAs({ from: buckets[from].first_step, to: buckets[to].last_step }) });
+  /** The nearest bar. */
+  const barAt = (left: number) => {
+    const away = buckets.map(of => Math.max(x(of.first_step) - left, left - x(of.last_step + 1)));
+    return away.indexOf(Math.min(...away));
+  };
+  const leftOf = (event: PointerEvent) =>
+    event.clientX - (event.currentTarget as Element).getBoundingClientRect().left;
+  const down = (event: PointerEvent) => {
+    pressed.current = leftOf(event);
+    (event.currentTarget as Element).setPointerCapture(event.pointerId);
+  };
+  const up = (event: PointerEvent) => {
+    const [from, to] = [pressed.current, leftOf(event)];
+    pressed.current = null;
+    if (from === null || Math.abs(to - from) < DRAG_MIN) return;
+    choose({ from: barAt(Math.min(from, to)), to: barAt(Math.max(from, to)) });
+  };
+  const press = (event: KeyboardEvent) => {
+    const next = moved(event.key, now, buckets.length);
+    if (next === null) {
+      if (event.key === 'Escape') look({ steps: null });
+      return;
+    }
+    event.preventDefault();
+    setCursor(next);
+    if (event.shiftKey) choose(extended(chosenBars(buckets, steps), now, next));
+  };
+  const listeners = {
+    onPointerDown: down,
+    onPointerUp: up,
+    onDblClick: () => look({ steps: null }),
+    onKeyDown: press,
+  };
+  return { now, listeners };
+}
+
+/** The bars whose steps are looked at, by their places; null where there are none. */
+function chosenBars(buckets: Bucket[], steps: Span | null): Span | null {
+  if (!steps) return null;
+  const from = buckets.findIndex(bucket => isWithin(bucket, steps));
+  const to = buckets.findLastIndex(bucket => isWithin(bucket, steps));
+  return from < 0 ? null : { from, to };
 }
 
 /** What the steps that are looked at left alive. Spans are whole: a part of one is not known. */

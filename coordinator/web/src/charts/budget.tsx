@@ -1,8 +1,8 @@
-// Where the bytes of devices and hosts are, a stacked bar each. A click on a part shows its rank and
-// its account over steps.
+// Where the bytes of devices and hosts are, a stacked bar each. A click on a part shows its rank
+// and its account over steps.
 
 import { here } from '../address';
-import { report } from '../api';
+import { hasSteps, report } from '../api';
 import { Soft } from '../parts/basics';
 import type { Rank } from '../types';
 import { bytes } from '../units';
@@ -30,7 +30,9 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         <span>{stepsOf(known)}</span>
         {unknown ? <span>{`not measured on some ranks: ${unknown}`}</span> : null}
         {known.some(of => of.end) ? <span>■ this rank has ended: its last known bytes</span> : null}
-        {all.length > shown.length ? <span>{`the first ${shown.length} of ${all.length}`}</span> : null}
+        {all.length > shown.length ? (
+          <span>{`the first ${shown.length} of ${all.length}`}</span>
+        ) : null}
       </figcaption>
     </figure>
   );
@@ -72,13 +74,23 @@ function Parts({ of, y, x }: { of: Budget; y: number; x: (bytes: number) => numb
     const from = x(at);
     at += size;
     const words = `${of.name}: ${name} ${bytes(size)}`;
+    const bar = (
+      <rect class={kind} x={from} y={y + 3} height={BAR} width={Math.max(0.5, x(at) - from)}>
+        <title>{words}</title>
+      </rect>
+    );
+    if (!hasSteps(of.rank)) {
+      return (
+        <g role="img" aria-label={words}>
+          {bar}
+        </g>
+      );
+    }
     // A report has the steps of one account.
     const chosen = { rank: of.rank, account: report ? null : account };
     return (
       <a href={here(chosen)} aria-label={words}>
-        <rect class={kind} x={from} y={y + 3} height={BAR} width={Math.max(0.5, x(at) - from)}>
-          <title>{words}</title>
-        </rect>
+        {bar}
       </a>
     );
   });

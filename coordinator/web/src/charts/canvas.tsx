@@ -1,5 +1,5 @@
-// A canvas that is sharp on any screen, and is drawn again when its size, its drawing or the colours
-// change.
+// A canvas that is sharp on any screen, and is drawn again when its size, its drawing or the
+// colours change.
 
 import { useEffect, useRef } from 'preact/hooks';
 import type { JSX } from 'preact';
@@ -11,7 +11,11 @@ export type Paint = (context: CanvasRenderingContext2D, width: number, height: n
 type Attributes = Omit<JSX.IntrinsicElements['canvas'], 'ref' | 'height'>;
 
 /** `height` in pixels of the style sheet; `paint` draws in the same. */
-export function Canvas({ height, paint, ...attributes }: { height: number; paint: Paint } & Attributes) {
+export function Canvas({
+  height,
+  paint,
+  ...attributes
+}: { height: number; paint: Paint } & Attributes) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const painter = useRef(paint);
   painter.current = paint;

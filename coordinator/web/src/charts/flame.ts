@@ -77,10 +77,14 @@ const SHARE_MIN = 0.0008;
 /** Where the focused flame and all below it are; those above it have the whole width. */
 export function placed(focus: Flame): Placed[] {
   const found: Placed[] = [];
-  for (let above = focus.parent; above; above = above.parent) found.push({ flame: above, from: 0, to: 1 });
+  for (let above = focus.parent; above; above = above.parent)
+    found.push({ flame: above, from: 0, to: 1 });
   const place = (flame: Flame, from: number, to: number) => {
     found.push({ flame, from, to });
-    const sum = Math.max(weight(flame), flame.children.reduce((all, child) => all + weight(child), 0));
+    const sum = Math.max(
+      weight(flame),
+      flame.children.reduce((all, child) => all + weight(child), 0),
+    );
     let at = from;
     for (const child of flame.children) {
       const next = at + ((to - from) * weight(child)) / (sum || 1);

@@ -46,7 +46,10 @@ export function FlameGraph(of: FlameGraphOf) {
   const [at, setAt] = useState<Flame | null>(null);
   const focus = flameAt(root, path);
   const all = useMemo(() => placed(focus), [focus]);
-  const depth = Math.min(ROWS_MAX, all.reduce((most, { flame }) => Math.max(most, flame.depth), 0) + 1);
+  const depth = Math.min(
+    ROWS_MAX,
+    all.reduce((most, { flame }) => Math.max(most, flame.depth), 0) + 1,
+  );
   const nameOf = (flame: Flame) => (flame.frame < 0 ? of.whole : shown(frames[flame.frame]));
   const colours = scheme.value;
   const paint = useMemo<Paint>(
@@ -64,7 +67,9 @@ export function FlameGraph(of: FlameGraphOf) {
     const box = (event.currentTarget as Element).getBoundingClientRect();
     const share = (event.clientX - box.left) / box.width;
     const row = Math.floor((event.clientY - box.top) / ROW);
-    const hit = all.find(({ flame, from, to }) => flame.depth === row && share >= from && share < to);
+    const hit = all.find(
+      ({ flame, from, to }) => flame.depth === row && share >= from && share < to,
+    );
     return hit?.flame ?? null;
   };
   const show = (flame: Flame | null) => flame && setPath(pathOf(flame));

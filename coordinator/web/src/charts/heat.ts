@@ -25,7 +25,14 @@ export interface Grid {
 }
 
 /** The grid of an answer; null where it has no step or no rank. */
-export function gridOf({ rows, medians, base, scale, first_step: first, steps_per_column: steps }: Area): Grid | null {
+export function gridOf({
+  rows,
+  medians,
+  base,
+  scale,
+  first_step: first,
+  steps_per_column: steps,
+}: Area): Grid | null {
   if (rows.length === 0 || medians.length === 0) return null;
   const value = (number: number | null) => (number === null ? null : base + number * scale);
   return {

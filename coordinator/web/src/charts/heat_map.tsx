@@ -112,7 +112,9 @@ export function HeatMap(of: HeatMapOf) {
     } else pressed.current = null;
     setCursor(next);
   };
-  const said = cursor ? words(of, values, cursor) : 'point at the map, or use the arrow keys on it, for exact numbers';
+  const said = cursor
+    ? words(of, values, cursor)
+    : 'point at the map, or use the arrow keys on it, for exact numbers';
   return (
     <figure>
       <div class="chart">
@@ -122,7 +124,10 @@ export function HeatMap(of: HeatMapOf) {
           class="heat"
           tabIndex={0}
           role="application"
-          aria-label={`Heat map of ${of.account}, ${grid.rows.length} rows of ranks, ${unit}s ${grid.first} to ${grid.last}. ${said}`}
+          aria-label={
+            `Heat map of ${of.account}, ${grid.rows.length} rows of ranks, ` +
+            `${unit}s ${grid.first} to ${grid.last}. ${said}`
+          }
           onPointerDown={down}
           onPointerMove={move}
           onPointerUp={up}
@@ -226,7 +231,8 @@ function words(of: HeatMapOf, values: (number | null)[][], { row, column }: Cell
   const where = `${first === last ? `rank ${first}` : `ranks ${first} to ${last}`}, ${steps}`;
   const value = grid.cells[row][column];
   if (value === null) return `${where}: no data`;
-  const more = ground === 'level' ? '' : `, ${of.words(values[row][column], true)} ${GROUNDS[ground]}`;
+  const more =
+    ground === 'level' ? '' : `, ${of.words(values[row][column], true)} ${GROUNDS[ground]}`;
   return `${where}: ${account} ${of.words(value, false)}${more}`;
 }
 
@@ -280,7 +286,8 @@ function drawName(context: Context, of: Drawn, row: number, isSuspect: boolean) 
   const { first, last } = grid.rows[row];
   context.fillStyle = colour(isSuspect ? '--bad' : '--text');
   context.textAlign = 'left';
-  context.fillText(`${isSuspect ? '▲ ' : ''}${first === last ? 'rank ' : ''}${first}${first === last ? '' : `–${last}`}`, 2, y);
+  const name = first === last ? `rank ${first}` : `${first}–${last}`;
+  context.fillText(`${isSuspect ? '▲ ' : ''}${name}`, 2, y);
   const end = values[row].findLast(value => value !== null) ?? null;
   context.fillText(end === null ? 'no data' : of.words(end, ground !== 'level'), right + 6, y);
 }
@@ -333,7 +340,12 @@ function drawArea(context: Context, of: Drawn, { ranks, steps }: { ranks: Span; 
 }
 
 function drawCursor(context: Context, of: Drawn, { row, column }: Cell) {
-  frame(context, '--text', [LEFT + column * of.cell, yOf(of, row), Math.max(3, of.cell), of.rowHeight]);
+  frame(context, '--text', [
+    LEFT + column * of.cell,
+    yOf(of, row),
+    Math.max(3, of.cell),
+    of.rowHeight,
+  ]);
 }
 
 function frame(context: Context, tint: string, rect: [number, number, number, number]) {

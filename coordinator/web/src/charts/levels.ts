@@ -24,9 +24,21 @@ export interface Levels {
   words: (value: number | null | undefined) => string;
 }
 
-const RESERVED = { name: 'reserved', kind: 'line reserved', colour: '--reserved', dash: [2, 3], width: 1.8 };
+const RESERVED = {
+  name: 'reserved',
+  kind: 'line reserved',
+  colour: '--reserved',
+  dash: [2, 3],
+  width: 1.8,
+};
 const PEAK = { name: 'peak', kind: 'line peak', colour: '--peak', dash: [7, 4], width: 1.8 };
-const MINIMUM = { name: 'minimum', kind: 'line step-min', colour: '--step-min', dash: [], width: 2.4 };
+const MINIMUM = {
+  name: 'minimum',
+  kind: 'line step-min',
+  colour: '--step-min',
+  dash: [],
+  width: 2.4,
+};
 
 /** The levels of a device, with that of `account` to compare; a series of one account has that one.
  * Steps before `from` were not asked for. */
@@ -57,13 +69,6 @@ function ofAccount(steps: number[], of: NonNullable<Series['account']>, from: nu
   };
 }
 
-/** The level that the growth of an incident is in, at the newest step. */
-export function growingLevel(of: Series, { layer }: Incident): number {
-  const { account, reserved_bytes, peak_bytes, step_min_bytes } = of;
-  const values = account ? account.highest : layer === 'reserved' ? reserved_bytes : peak_bytes;
-  return values.at(-1) ?? step_min_bytes.at(-1) ?? 0;
-}
-
 /** A forecast: where it begins, and in how many steps the level is full. */
 export interface Fan {
   from: number;
@@ -72,6 +77,22 @@ export interface Fan {
   p10: number;
   p50: number;
   p90: number;
+}
+
+/**
+ * The forecast of an incident from the newest step on; null where there is none, or where it is not
+ * about these levels. Whatever grows on a device, it is full by what is reserved there.
+ */
+export function fanOf(of: Series, incident: Incident, full: number): Fan | null {
+  const { layer, last_step: judged, names_device: isOfDevice, steps_to_oom: p50 } = incident;
+  const [from, { account }] = [of.steps.at(-1) ?? 0, of];
+  const own = account?.name === layer ? account.highest : [];
+  const level = (account || !isOfDevice ? own : of.reserved_bytes).at(-1);
+  if (incident.state !== 'open' || !isKnown(p50) || !isKnown(level)) return null;
+  // The incident counts from the last judged step.
+  const ahead = (steps: number | null) => Math.max(0, judged + (steps ?? p50) - from);
+  const { steps_to_oom_p10: p10, steps_to_oom_p90: p90 } = incident;
+  return { from, level, full, p10: ahead(p10), p50: ahead(p50), p90: ahead(p90) };
 }
 
 /** The highest level of a forecast this number of steps after its beginning. */
@@ -86,7 +107,9 @@ export interface PeerBand {
 }
 
 export function peersAt(steps: number[], peers: (Series | null)[], account: string): PeerBand {
-  const walkers = peers.flatMap(peer => (peer?.steps.length ? [walker(levelsOf(peer, account))] : []));
+  const walkers = peers.flatMap(peer =>
+    peer?.steps.length ? [walker(levelsOf(peer, account))] : [],
+  );
   const found: PeerBand = { low: [], median: [], high: [] };
   for (const step of steps) {
     const known = walkers.map(at => at(step)).filter(isKnown);
@@ -97,7 +120,10 @@ export function peersAt(steps: number[], peers: (Series | null)[], account: stri
   return found;
 }
 
-/** The compared level at growing steps: that of the next point, which stands for the steps before it. */
+/**
+ * The compared level at growing steps: that of the next point, which stands for the steps before
+ * it.
+ */
 function walker({ steps, compared: { values } }: Levels): (step: number) => number | null {
   let index = 0;
   return step => {

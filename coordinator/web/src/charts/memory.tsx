@@ -1,22 +1,23 @@
-// Memory of one rank over steps: its levels, the band of its peers, the limit, the forecast as a fan
-// from P10 to P90, and what happened at which step.
+// Memory of one rank over steps: its levels, the band of its peers, the limit, the forecast as a
+// fan from P10 to P90, and what happened at which step.
 //
 // The levels are those of the device, or those of the one account that the series has. The forecast
-// rises from the level that grows, and is drawn up to one and a half times as many steps ahead as
-// there are behind; further ends are words. A limit that is more than eight times as high as all
-// levels would flatten them: it is words, too, and the chart is as high as the forecast at its end.
+// rises from the level that it is about, and is drawn up to one and a half times as many steps
+// ahead as there are behind; further ends are words. A limit that is more than eight times as high
+// as all levels would flatten them: it is words, too, and the chart is as high as the forecast at
+// its end.
 
 import { useMemo } from 'preact/hooks';
 import type uPlot from 'uplot';
 
-import { look, rangeAs, stepsIn } from '../address';
+import { look, rangeAs, stepsIn, type Span } from '../address';
 import { report } from '../api';
 import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
 import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
 import {
-  growingLevel,
+  fanOf,
   levelAhead,
   levelsOf,
   peersAt,
@@ -40,8 +41,8 @@ export interface MemoryOf {
   data: Series | null;
   /** The account that peers and the baseline are compared by. */
   account: string;
-  /** The first step that was asked for; without one all were. */
-  from?: number;
+  /** The steps that were asked for; without them all were. */
+  steps?: Span | null;
   /** Series of ranks of the same role. */
   peers?: (Series | null)[];
   /** The same rank in the run that is the baseline. */
@@ -61,7 +62,8 @@ export function MemoryChart(of: MemoryOf) {
   const shown = useMemo(() => (data?.steps.length ? drawn(of, data) : null), [
     data,
     of.account,
-    of.from,
+    of.steps?.from,
+    of.steps?.to,
     of.peers,
     of.baseline,
     of.incident,
@@ -90,14 +92,18 @@ export function MemoryChart(of: MemoryOf) {
           <Key kind={kind}>{name === 'minimum' ? `minimum of a ${unit}` : name}</Key>
         ))}
         {count ? <Key kind="peers">{`${plural(count, 'peer')}: ${compared}`}</Key> : null}
-        {of.baseline?.steps.length ? <Key kind="line baseline">{`baseline: ${compared}`}</Key> : null}
+        {of.baseline?.steps.length ? (
+          <Key kind="line baseline">{`baseline: ${compared}`}</Key>
+        ) : null}
         {fan ? <Key kind="fan">forecast, P10 to P90</Key> : null}
         {marks.some(mark => mark.kind === 'capture') ? <Key kind="capture-dot">capture</Key> : null}
         {beside.map(words => (
           <span>{words}</span>
         ))}
         {isHigh ? <span>{`${limit.name}, ${bytes(limit.bytes)}, is above the chart`}</span> : null}
-        {isKnown(limit.bytes) || !isBytes(data!) ? null : <span>{`${limit.name} is not known`}</span>}
+        {isKnown(limit.bytes) || !isBytes(data!) ? null : (
+          <span>{`${limit.name} is not known`}</span>
+        )}
         {report ? null : <span>{`drag over ${unit}s to see what they allocated and kept`}</span>}
       </figcaption>
     </figure>
@@ -120,17 +126,21 @@ interface Drawn {
 
 /** What is drawn, and the ranges of both axes. */
 function drawn(of: MemoryOf, data: Series): Drawn {
-  const levels = levelsOf(data, of.account, of.from);
+  const levels = levelsOf(data, of.account, of.steps?.from);
   const { steps } = levels;
   const peers = peersAt(steps, of.peers ?? [], of.account);
   const baseline = peersAt(steps, [of.baseline ?? null], of.account).median;
   const [first, last] = [steps[0], steps.at(-1)!];
   const highest = (values: (number | null)[]) =>
     values.reduce<number>((high, value) => Math.max(high, value ?? 0), 1);
-  const most = Math.max(highest(peers.high), highest(baseline), ...levels.levels.map(level => highest(level.values)));
+  const most = Math.max(
+    highest(peers.high),
+    highest(baseline),
+    ...levels.levels.map(level => highest(level.values)),
+  );
   const limit = isBytes(data) ? of.limit.bytes : null;
   const isNear = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
-  const fan = fanOf(of, data, isKnown(limit) ? limit : most * HEADROOM);
+  const fan = forecast(of, data, isKnown(limit) ? limit : most * HEADROOM);
   const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
   const range: [number, number] = [first, Math.max(last + ahead, first + 1)];
   const highestAhead = fan ? levelAhead(fan, ahead) : 0;
@@ -140,7 +150,14 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const [marks, beside] = placed(marksOf(of), range);
   return {
     levels,
-    columns: [steps, peers.low, peers.high, peers.median, baseline, ...levels.levels.map(level => level.values)],
+    columns: [
+      steps,
+      peers.low,
+      peers.high,
+      peers.median,
+      baseline,
+      ...levels.levels.map(level => level.values),
+    ],
     peers,
     options: options(of, data, levels, range, top, isShown ? limit : null, fan, marks),
     fan,
@@ -150,19 +167,10 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   };
 }
 
-/** The forecast, which counts from the newest step. */
-function fanOf({ incident, end }: MemoryOf, data: Series, full: number): Fan | null {
-  if (!incident || incident.state !== 'open' || isKnown(end)) return null;
-  const p50 = incident.steps_to_oom;
-  if (!isKnown(p50)) return null;
-  return {
-    from: data.steps.at(-1)!,
-    level: growingLevel(data, incident),
-    full,
-    p10: incident.steps_to_oom_p10 ?? p50,
-    p50,
-    p90: incident.steps_to_oom_p90 ?? p50,
-  };
+/** The forecast of the incident; none of a rank that has ended, and none beside earlier steps. */
+function forecast({ incident, end, steps }: MemoryOf, data: Series, full: number): Fan | null {
+  if (!incident || isKnown(end) || (steps && steps.to < incident.last_step)) return null;
+  return fanOf(data, incident, full);
 }
 
 function options(
@@ -213,7 +221,10 @@ function options(
     bands: [{ series: [2, 1], fill: faint('--peer', 0.35) }],
     hooks: {
       drawAxes: [plot => fan && drawFan(plot, fan, colour('--bad'))],
-      draw: [plot => drawMarks(plot, marks, limit === null ? null : { value: limit, name: of.limit.name })],
+      draw: [
+        plot =>
+          drawMarks(plot, marks, limit === null ? null : { value: limit, name: of.limit.name }),
+      ],
     },
   };
 }
@@ -238,7 +249,9 @@ function marksOf({ incident, captures = [], end, unit }: MemoryOf): Mark[] {
     ...named('onset', 'began at', incident?.onset_step),
     ...named('detected', 'detected at', incident?.detected_step),
     ...named('ended', 'ended after', end),
-    ...captures.flatMap(of => (of.step ? [{ kind: 'capture' as const, step: of.step, words: '' }] : [])),
+    ...captures.flatMap(of =>
+      of.step ? [{ kind: 'capture' as const, step: of.step, words: '' }] : [],
+    ),
   ];
 }
 
@@ -251,7 +264,8 @@ function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: num
   const at = peers.median.findLastIndex((median, other) => other <= index && isKnown(median));
   const where = at === index ? '' : ` at ${unit} ${whole(steps[at])}`;
   const beside = at < 0 ? '' : ` (median of the peers ${text(peers.median[at])}${where})`;
-  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${[value(compared) + beside, ...others].join(', ')}`;
+  const values = [value(compared) + beside, ...others].join(', ');
+  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${values}`;
 }
 
 function summary({ rank, unit }: MemoryOf, { steps, compared, words: text }: Levels): string {

@@ -82,7 +82,8 @@ export function Plot(of: PlotOf) {
     }
     event.preventDefault();
     made.setCursor({ left: made.valToPos(steps[next], 'x'), top: made.rect.height / 2 });
-    if (event.shiftKey) latest.current.onSelect(extended(latest.current.selected, steps[now], steps[next]));
+    if (event.shiftKey)
+      latest.current.onSelect(extended(latest.current.selected, steps[now], steps[next]));
   };
   const last = of.data[0].length - 1;
   const words = readout || of.words(last);
@@ -124,7 +125,7 @@ function mark(plot: uPlot, steps: Span | null) {
 }
 
 /** The index that a key leads to; null where the key leads nowhere. */
-function moved(key: string, index: number, count: number): number | null {
+export function moved(key: string, index: number, count: number): number | null {
   const far = Math.max(1, Math.round(count / 20));
   const steps: Record<string, number> = {
     ArrowLeft: index - 1,
@@ -138,8 +139,8 @@ function moved(key: string, index: number, count: number): number | null {
   return next === undefined ? null : Math.min(Math.max(next, 0), count - 1);
 }
 
-/** The chosen steps, whose end at the cursor moves along. */
-function extended(steps: Span | null, at: number, next: number): Span {
+/** The chosen range, whose end at the cursor moves along. */
+export function extended(steps: Span | null, at: number, next: number): Span {
   const anchor = !steps ? at : steps.to === at ? steps.from : steps.from === at ? steps.to : at;
   return { from: Math.min(anchor, next), to: Math.max(anchor, next) };
 }

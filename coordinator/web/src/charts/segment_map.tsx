@@ -11,7 +11,16 @@ import { colour, rgb, scheme } from '../theme';
 import type { Segments } from '../types';
 import { bytes, whole } from '../units';
 import { Canvas, type Paint } from './canvas';
-import { huesOf, indexAt, isFree, lineOf, presence, stepsOf, type Part, type Row } from './segments';
+import {
+  huesOf,
+  indexAt,
+  isFree,
+  lineOf,
+  presence,
+  stepsOf,
+  type Part,
+  type Row,
+} from './segments';
 
 /** Pixels from one row to the next, and of a row. */
 const [PITCH, ROW] = [20, 16];
@@ -46,7 +55,10 @@ export function SegmentMap(of: SegmentMapOf) {
   const scroller = useRef<HTMLDivElement>(null);
   const total = Math.max(1, rows.length) * PITCH;
   const height = Math.min(HEIGHT_MAX, total);
-  const longest = useMemo(() => rows.reduce((most, { from, to }) => Math.max(most, to - from), 1), [rows]);
+  const longest = useMemo(
+    () => rows.reduce((most, { from, to }) => Math.max(most, to - from), 1),
+    [rows],
+  );
   useEffect(() => setCursor(null), [rows]);
   const theme = scheme.value;
   const paint = useMemo<Paint>(
@@ -77,7 +89,9 @@ export function SegmentMap(of: SegmentMapOf) {
     show(scroller.current, next.row);
   };
   const more = total > height ? `; scroll in it for all ${whole(rows.length)} rows` : '';
-  const said = at ? of.words(at) : `point at the map, or use the arrow keys on it, for a block${more}`;
+  const said = at
+    ? of.words(at)
+    : `point at the map, or use the arrow keys on it, for a block${more}`;
   return (
     <figure>
       <div
@@ -94,7 +108,9 @@ export function SegmentMap(of: SegmentMapOf) {
               class="segments"
               tabIndex={0}
               role="application"
-              aria-label={`Map of ${rows.length} rows of segments; the table below has their bytes. ${said}`}
+              aria-label={
+                `Map of ${rows.length} rows of segments; the table below has their bytes. ${said}`
+              }
               onPointerMove={event => setCursor(found(event))}
               onPointerLeave={() => setCursor(null)}
               onClick={click}
@@ -159,9 +175,17 @@ function moved(key: string, cursor: Cursor | null, rows: Row[]): Cursor | null {
   };
   switch (key) {
     case 'ArrowRight':
-      return at.part + 1 < parts.length ? { ...at, part: at.part + 1 } : at.row + 1 < rows.length ? { row: at.row + 1, part: 0 } : at;
+      return at.part + 1 < parts.length
+        ? { ...at, part: at.part + 1 }
+        : at.row + 1 < rows.length
+          ? { row: at.row + 1, part: 0 }
+          : at;
     case 'ArrowLeft':
-      return at.part > 0 ? { ...at, part: at.part - 1 } : at.row > 0 ? { row: at.row - 1, part: rows[at.row - 1].parts.length - 1 } : { ...at, part: 0 };
+      return at.part > 0
+        ? { ...at, part: at.part - 1 }
+        : at.row > 0
+          ? { row: at.row - 1, part: rows[at.row - 1].parts.length - 1 }
+          : { ...at, part: 0 };
     case 'ArrowUp':
       return toRow(-1);
     case 'ArrowDown':
@@ -203,7 +227,12 @@ function drawRows(context: Context, of: Drawn, height: number) {
     const y = row * PITCH - top;
     drawName(context, of, rows[row], y);
     context.fillStyle = colour('--free');
-    context.fillRect(leftOf(width), y, scaleOf(of, rows[row], width) * (rows[row].to - rows[row].from), ROW);
+    context.fillRect(
+      leftOf(width),
+      y,
+      scaleOf(of, rows[row], width) * (rows[row].to - rows[row].from),
+      ROW,
+    );
     drawParts(context, of, rows[row], y, tint);
   }
   context.globalAlpha = 1;
@@ -239,12 +268,24 @@ function drawParts(context: Context, of: Drawn, row: Row, y: number, tint: (part
 function drawName(context: Context, { map, width }: Drawn, row: Row, y: number) {
   const segment = map.segments[row.segment];
   const isWhole = row.from === 0 && row.to === segment.bytes;
-  const pool = width < 520 ? '' : ` ${segment.private_pool ? `pool ${segment.private_pool}` : segment.pool}`;
+  const pool =
+    width < 520 ? '' : ` ${segment.private_pool ? `pool ${segment.private_pool}` : segment.pool}`;
   context.fillStyle = colour('--text');
-  context.fillText(isWhole ? `${bytes(row.to)}${pool}` : `+${bytes(row.from)}`, 0, y + ROW / 2, leftOf(width) - 6);
+  context.fillText(
+    isWhole ? `${bytes(row.to)}${pool}` : `+${bytes(row.from)}`,
+    0,
+    y + ROW / 2,
+    leftOf(width) - 6,
+  );
 }
 
-function drawMark(context: Context, of: Omit<Drawn, 'at' | 'colours'>, part: Part, tint: string, line: number) {
+function drawMark(
+  context: Context,
+  of: Omit<Drawn, 'at' | 'colours'>,
+  part: Part,
+  tint: string,
+  line: number,
+) {
   context.strokeStyle = colour(tint);
   context.lineWidth = line;
   of.rows.forEach((row, index) => {
@@ -265,7 +306,8 @@ function tinter({ map, colours }: Drawn): (part: Part) => string {
   return part => {
     if (colours === 'age') return aged(part, map.last_step, old, young);
     if (part.merged) return merged;
-    if (colours === 'state') return part.block!.state === 'pending_free' ? byState.pending_free : byState.allocated;
+    if (colours === 'state')
+      return part.block!.state === 'pending_free' ? byState.pending_free : byState.allocated;
     const line = lineOf(map, part);
     return line === null ? merged : lines[line];
   };

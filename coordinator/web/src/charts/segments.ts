@@ -43,7 +43,12 @@ const partOf = (
 
 /** One row for each segment, those with most bytes or the lowest address first. */
 export function rowsOf({ segments }: Segments, parts: Part[][], order: Order): Row[] {
-  const rows = segments.map(({ bytes }, segment) => ({ segment, from: 0, to: bytes, parts: parts[segment] }));
+  const rows = segments.map(({ bytes }, segment) => ({
+    segment,
+    from: 0,
+    to: bytes,
+    parts: parts[segment],
+  }));
   return order === 'size' ? rows.sort((a, b) => b.to - a.to || a.segment - b.segment) : rows;
 }
 
@@ -58,7 +63,12 @@ export function slicesOf({ bytes }: MapSegment, segment: number, parts: Part[]):
   const rows: Row[] = [];
   for (let from = 0; from < bytes; from += length) {
     const to = Math.min(bytes, from + length);
-    rows.push({ segment, from, to, parts: parts.slice(indexAt(parts, from), indexAt(parts, to - 1) + 1) });
+    rows.push({
+      segment,
+      from,
+      to,
+      parts: parts.slice(indexAt(parts, from), indexAt(parts, to - 1) + 1),
+    });
   }
   return rows;
 }
@@ -109,7 +119,8 @@ export function presence(part: Part, at: number): number {
 /** The steps in which something here was allocated, in order, each once. */
 export function eventsOf(parts: Part[][]): number[] {
   const steps = new Set<number>();
-  for (const all of parts) for (const part of all) for (const step of stepsOf(part) ?? []) steps.add(step);
+  for (const all of parts)
+    for (const part of all) for (const step of stepsOf(part) ?? []) steps.add(step);
   return [...steps].sort((a, b) => a - b);
 }
 
@@ -131,7 +142,8 @@ export interface Tally {
 
 export function tallyAt(parts: Part[][], at: number): Tally {
   const tally: Tally = { blocks: 0, bytes: 0, ofBlocks: 0, ofBytes: 0, uncertain: 0 };
-  for (const all of parts) for (const part of all) if (!isFree(part)) add(tally, part, presence(part, at));
+  for (const all of parts)
+    for (const part of all) if (!isFree(part)) add(tally, part, presence(part, at));
   return tally;
 }
 

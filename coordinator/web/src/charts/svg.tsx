@@ -3,8 +3,10 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 
+type ChartOf = { height: number; draw: (width: number) => ComponentChildren };
+
 /** Shows what `draw(width)` makes, for the width that there is. */
-export function Chart({ height, draw }: { height: number; draw: (width: number) => ComponentChildren }) {
+export function Chart({ height, draw }: ChartOf) {
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {
@@ -71,8 +73,10 @@ export const XAxis = (of: {
   </>
 );
 
-/** A key of a legend: a line, a dot or a field of a class, and its name. Peers are a field with their
- * median. */
+/**
+ * A key of a legend: a line, a dot or a field of a class, and its name. Peers are a field with
+ * their median.
+ */
 export const Key = ({ kind, children }: { kind: string; children: ComponentChildren }) => (
   <span class="key">
     <svg width={28} height={12} aria-hidden="true">

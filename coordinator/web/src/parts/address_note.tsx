@@ -1,5 +1,5 @@
-// What of the address no view can read, such as steps that end before they begin: it is ignored, and
-// the page says so.
+// What of the address no view can read, such as steps that end before they begin: it is ignored,
+// and the page says so.
 
 import { ACCOUNTS } from '../account';
 import { address, numberIn, rangeIn } from '../address';

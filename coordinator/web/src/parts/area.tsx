@@ -6,7 +6,7 @@ import { useMemo } from 'preact/hooks';
 import { ACCOUNTS, accountFor, calmIn, valueIn } from '../account';
 import { address, arrange, look, rangeAs, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report } from '../api';
+import { hasSteps, paths, report } from '../api';
 import { gridOf, type Ground } from '../charts/heat';
 import { HeatMap, type Happened } from '../charts/heat_map';
 import type { Area, Capture, Incident, Ranks } from '../types';
@@ -32,12 +32,21 @@ interface AreaPartOf {
   unit: string;
 }
 
-export function AreaPart({ ranks: { job, attempt }, incidents, captures, selected, unit }: AreaPartOf) {
+export function AreaPart({
+  ranks: { job, attempt },
+  incidents,
+  captures,
+  selected,
+  unit,
+}: AreaPartOf) {
   const open = incidents.filter(of => of.state === 'open');
   const account = accountFor(open[0]);
   const ground = groundIn();
   const [steps, ranks] = [rangeIn('shown_steps'), rangeIn('shown_ranks')];
-  const { data, error } = useAnswer<Area>(paths.area({ job, attempt, account, steps, ranks }), EVERY_MS);
+  const { data, error } = useAnswer<Area>(
+    paths.area({ job, attempt, account, steps, ranks }),
+    EVERY_MS,
+  );
   const grid = useMemo(() => data && gridOf(data), [data]);
   const lane = useMemo(() => happened(incidents, captures), [incidents, captures]);
   return (
@@ -63,10 +72,12 @@ export function AreaPart({ ranks: { job, attempt }, incidents, captures, selecte
           account={ACCOUNTS[account]}
           calm={calmIn(data.unit)}
           words={valueIn(data.unit)}
-          onRank={rank => look({ rank })}
-          onArea={(ranks, steps) =>
-            look({ ranks: rangeAs(ranks), steps: rangeAs(steps), rank: ranks.from === ranks.to ? ranks.from : selected })
-          }
+          onRank={rank => hasSteps(rank) && look({ rank })}
+          onArea={(ranks, steps) => {
+            const isOne = ranks.from === ranks.to && hasSteps(ranks.from);
+            const rank = isOne ? ranks.from : selected;
+            look({ ranks: rangeAs(ranks), steps: rangeAs(steps), rank });
+          }}
         />
       ) : data && !data.unknown ? (
         <Soft>{`no finished ${unit}s yet`}</Soft>
@@ -131,8 +142,8 @@ function Zoom({ unit }: { unit: string }) {
 function Notes({ of, unit }: { of: Area; unit: string }) {
   const notes = [
     of.known_from_step !== null && of.source === 'readings'
-      ? `known from ${unit} ${whole(of.known_from_step)} on: readings are kept in the coordinator's ` +
-        'memory, and it has none from before its start'
+      ? `known from ${unit} ${whole(of.known_from_step)} on: readings are kept in the ` +
+        "coordinator's memory, and it has none from before its start"
       : '',
     of.is_cut ? `the oldest ${unit}s are left out: there are more than one answer reads` : '',
     of.steps_left_out ? `${whole(of.steps_left_out)} records of ${unit}s are not kept` : '',
@@ -144,10 +155,16 @@ function Notes({ of, unit }: { of: Area; unit: string }) {
 function happened(incidents: Incident[], captures: Capture[]): Happened[] {
   const found: Happened[] = [];
   for (const of of captures) {
-    if (of.step) found.push({ step: of.step, symbol: '◎', tone: '--link', words: `capture, ${trigger(of)}` });
+    if (of.step)
+      found.push({ step: of.step, symbol: '◎', tone: '--link', words: `capture, ${trigger(of)}` });
   }
   for (const of of incidents) {
-    found.push({ step: of.detected_step, symbol: of.layer === 'process' ? '✕' : '▲', tone: '--bad', words: of.sentence });
+    found.push({
+      step: of.detected_step,
+      symbol: of.layer === 'process' ? '✕' : '▲',
+      tone: '--bad',
+      words: of.sentence,
+    });
   }
   return found;
 }

@@ -21,7 +21,9 @@ export function Chip({ name, kind }: { name: string; kind?: string }) {
   );
 }
 
-export const Size = ({ of, signed = false }: { of: number | null | undefined; signed?: boolean }) => (
+type SizeOf = { of: number | null | undefined; signed?: boolean };
+
+export const Size = ({ of, signed = false }: SizeOf) => (
   <span title={isKnown(of) ? `${of} bytes` : 'not measured'}>{bytes(of, signed)}</span>
 );
 
@@ -70,7 +72,9 @@ export const Stack = ({ of }: { of: FrameOf[] }) => (
   </>
 );
 
-export const Soft = ({ children }: { children: ComponentChildren }) => <p class="soft">{children}</p>;
+export const Soft = ({ children }: { children: ComponentChildren }) => (
+  <p class="soft">{children}</p>
+);
 
 /** Names with their values; what is null is left out, and so is a list without any. */
 export const Facts = ({ of }: { of: ([string, ComponentChildren] | null)[] }) =>
@@ -101,7 +105,11 @@ export const Section = ({ title, children }: { title: string; children: Componen
 );
 
 /** A bar that is filled to a share, with its words. */
-export function Meter({ label, used, total }: Record<'used' | 'total', number | null> & { label: string }) {
+export function Meter({
+  label,
+  used,
+  total,
+}: Record<'used' | 'total', number | null> & { label: string }) {
   if (!isKnown(used) && !isKnown(total)) {
     return (
       <div class="metered">

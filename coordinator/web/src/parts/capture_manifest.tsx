@@ -1,5 +1,5 @@
-// What a capture holds: its cause, how complete it is, the snapshot of each rank to download, and how
-// its ranks stand in their collectives.
+// What a capture holds: its cause, how complete it is, the snapshot of each rank to download, and
+// how its ranks stand in their collectives.
 
 import { picklePath, report, snapshotPath } from '../api';
 import type { Capture, Collectives, Part } from '../types';
@@ -99,7 +99,15 @@ const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
         sort: of => of.wall_error_ns,
       },
       // A report holds no files.
-      ...(report ? [] : [{ title: 'download', cell: (of: Part) => downloads(capture.id, of), sort: (of: Part) => of.bytes }]),
+      ...(report
+        ? []
+        : [
+            {
+              title: 'download',
+              cell: (of: Part) => downloads(capture.id, of),
+              sort: (of: Part) => of.bytes,
+            },
+          ]),
       { title: 'detail', cell: of => of.detail || '–' },
     ]}
   />

@@ -26,7 +26,8 @@ interface DiffersOf {
 /** What sets the ranks of the rectangle apart from all others. */
 export function WhatDiffers({ job, attempt, ranks, steps, unit }: DiffersOf) {
   const path = paths.differences({ job, attempt, ranks, steps });
-  const title = ranks.from === ranks.to ? `rank ${ranks.from}` : `ranks ${ranks.from} to ${ranks.to}`;
+  const title =
+    ranks.from === ranks.to ? `rank ${ranks.from}` : `ranks ${ranks.from} to ${ranks.to}`;
   return (
     <Section title={`What sets ${title} apart`}>
       <Found path={path} sides={['these ranks', 'others']} unit={unit} />
@@ -68,9 +69,10 @@ function Found({ path, sides, unit }: FoundOf) {
   const { data, error } = useAnswer<Differences>(path, EVERY_MS);
   if (error) return <p class="soft">{error.message}</p>;
   if (!data) return <Soft>comparing…</Soft>;
+  const groups = [data.chosen, data.baseline].map((of, i) => groupWords(sides[i], of, unit));
   return (
     <>
-      <Soft>{`${groupWords(sides[0], data.chosen, unit)}; ${groupWords(sides[1], data.baseline, unit)}`}</Soft>
+      <Soft>{groups.join('; ')}</Soft>
       <DifferenceTable rows={data.differences} sides={sides} />
       <Notes of={data} />
     </>
@@ -79,21 +81,37 @@ function Found({ path, sides, unit }: FoundOf) {
 
 function groupWords(name: string, of: Group, unit: string): string {
   const steps =
-    of.first_step === null ? `no ${unit} is kept` : `${unit}s ${whole(of.first_step)} to ${whole(of.last_step)}`;
-  return `${name}: ${plural(of.ranks, 'rank')}, ${steps}${of.is_cut ? ', older ones left out' : ''}`;
+    of.first_step === null
+      ? `no ${unit} is kept`
+      : `${unit}s ${whole(of.first_step)} to ${whole(of.last_step)}`;
+  const cut = of.is_cut ? ', older ones left out' : '';
+  return `${name}: ${plural(of.ranks, 'rank')}, ${steps}${cut}`;
 }
+
+const LINES_ARE =
+  "a line has the size of each rank's newest count, whatever steps are compared: it may be " +
+  'larger than what was allocated in them';
 
 function Notes({ of }: { of: Differences }) {
   const isUncounted = of.chosen.counted_ranks === 0 || of.baseline.counted_ranks === 0;
   const notes = [
-    of.lines_left_out ? `not shown: ${plural(of.lines_left_out, 'line')} with smaller differences` : '',
-    of.traits_left_out ? `not shown: ${plural(of.traits_left_out, 'property', 'properties')} with smaller parts` : '',
-    isUncounted ? 'lines are not compared: no rank of a group was counted' : 'lines are those of the newest count of each rank',
+    of.lines_left_out
+      ? `not shown: ${plural(of.lines_left_out, 'line')} with smaller differences`
+      : '',
+    of.traits_left_out
+      ? `not shown: ${plural(of.traits_left_out, 'property', 'properties')} with smaller parts`
+      : '',
+    isUncounted ? 'lines are not compared: no rank of a group was counted' : LINES_ARE,
   ].filter(Boolean);
   return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
 }
 
-function DifferenceTable({ rows, sides: [chosen, baseline] }: { rows: Difference[]; sides: [string, string] }) {
+interface TableOf {
+  rows: Difference[];
+  sides: FoundOf['sides'];
+}
+
+function DifferenceTable({ rows, sides: [chosen, baseline] }: TableOf) {
   return (
     <Table
       name="differences"
@@ -101,23 +119,47 @@ function DifferenceTable({ rows, sides: [chosen, baseline] }: { rows: Difference
       empty="no difference"
       rows={rows}
       columns={[
-        { title: 'explains', cell: of => <Explains of={of} />, number: true, sort: of => of.explains_permille },
-        { title: 'what', cell: of => spaced(of.kind) },
+        {
+          title: 'explains',
+          cell: of => <Explains of={of} />,
+          number: true,
+          sort: of => of.explains_permille,
+        },
+        { title: 'what', cell: kindOf },
         { title: 'which', cell: of => <Which of={of} /> },
-        { title: chosen, cell: of => median(of, 'chosen'), number: true, sort: of => of.chosen.median },
-        { title: baseline, cell: of => median(of, 'baseline'), number: true, sort: of => of.baseline.median },
-        { title: 'difference', cell: difference, number: true, sort: of => of.chosen.median - of.baseline.median },
+        {
+          title: chosen,
+          cell: of => median(of, 'chosen'),
+          number: true,
+          sort: of => of.chosen.median,
+        },
+        {
+          title: baseline,
+          cell: of => median(of, 'baseline'),
+          number: true,
+          sort: of => of.baseline.median,
+        },
+        {
+          title: 'difference',
+          cell: difference,
+          number: true,
+          sort: of => of.chosen.median - of.baseline.median,
+        },
         { title: 'highest', cell: highest, number: true, sort: of => of.chosen.highest },
       ]}
     />
   );
 }
 
+/** A line is of another step than the accounts beside it. */
+const kindOf = ({ kind }: Difference) => (kind === 'line' ? 'line, newest count' : spaced(kind));
+
 const Explains = ({ of }: { of: Difference }) => {
   const share = of.explains_permille / 1000;
   return (
     <>
-      <meter min={0} max={1} value={share} aria-label={`explains ${percent(share)}`} /> {percent(share)}
+      <meter min={0} max={1} value={share} aria-label={`explains ${percent(share)}`} />{' '}
+      {percent(share)}
     </>
   );
 };
@@ -141,7 +183,9 @@ function median(of: Difference, side: 'chosen' | 'baseline'): string {
 function difference(of: Difference): string {
   if (of.unit === 'ranks') return '–';
   const more = of.chosen.median - of.baseline.median;
-  return of.unit === 'bytes' ? bytes(more, true) : `${more < 0 ? '−' : '+'}${words(of, Math.abs(more))}`;
+  return of.unit === 'bytes'
+    ? bytes(more, true)
+    : `${more < 0 ? '−' : '+'}${words(of, Math.abs(more))}`;
 }
 
 /** The highest value of the chosen ranks, and the rank that has it. */

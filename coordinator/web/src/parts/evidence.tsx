@@ -20,7 +20,10 @@ export function Evidence({ incident, unit, seen }: EvidenceOf) {
     <>
       <Stack of={incident} />
       <div class="columns">
-        <Sentences title={`${incident.answers?.evidence_title ?? 'Evidence'}${seen}`} of={incident.evidence} />
+        <Sentences
+          title={`${incident.answers?.evidence_title ?? 'Evidence'}${seen}`}
+          of={incident.evidence}
+        />
         <Sentences title={`Evidence against it${seen}`} of={incident.against} />
       </div>
       {incident.alternatives.length ? (

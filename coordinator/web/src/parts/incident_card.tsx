@@ -20,7 +20,8 @@ interface CardOf {
 }
 
 export function IncidentCard({ incident, rank, of }: CardOf) {
-  const { id, job, state, urgency, sentence, culprit, answers, closed_reason: reason } = incident;
+  const { id, job, attempt, state, urgency, sentence, culprit, answers } = incident;
+  const reason = incident.closed_reason;
   const end = endSince(incident, rank);
   const tone = state !== 'open' ? 'closed' : isSilenced(incident) ? 'silenced' : urgency;
   return (
@@ -40,7 +41,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
           </Fact>
         )}
         <Fact name="rank">
-          <Link view="job" id={job} values={{ rank: incident.rank }}>{incident.rank}</Link>
+          <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>{incident.rank}</Link>
         </Fact>
         {culprit ? (
           <Fact name="line">
@@ -96,7 +97,9 @@ const Fact = ({ name, children }: { name: string; children: ComponentChildren })
   </span>
 );
 
-/** The heading of an incident, and the title of the tab: once its rank has ended, that comes first. */
+/**
+ * The heading of an incident, and the title of the tab: once its rank has ended, that comes first.
+ */
 export function Headline({ incident, rank }: { incident: Incident; rank: Rank | null }) {
   const end = endSince(incident, rank);
   const sentence = end ?? incident.sentence;

@@ -3,7 +3,7 @@
 //
 // A capture has all blocks that are alive at the end of its step, each with the step that allocated
 // it. So the answer is exact for a capture at the end of the range. With a later capture it is what
-// is still alive then; the panel says so, and can have a capture made at the end of the range.
+// is still alive then; the panel says so, and can ask for a capture at the end of the range.
 
 import { useMemo, useRef, useState } from 'preact/hooks';
 
@@ -11,9 +11,10 @@ import { look, type Span } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report, requestCapture } from '../api';
 import { baselineIn } from '../baseline';
+import { mayCapture } from '../captures';
 import { FlameGraph } from '../charts/flame_graph';
 import { memtape } from '../terminal';
-import type { Capture, Kept, KeptLine } from '../types';
+import type { Capture, Jobs, Kept, KeptLine } from '../types';
 import { bytes, plural, whole } from '../units';
 import { Command, Section, Size, Soft, Stack } from './basics';
 import { Link } from './link';
@@ -22,6 +23,7 @@ import { Table } from './table';
 
 interface KeptOf {
   job: string;
+  attempt: number;
   rank: number;
   steps: Span;
   /** Captures of the attempt. */
@@ -29,25 +31,31 @@ interface KeptOf {
   unit: string;
 }
 
-export function KeptInRange({ job, rank, steps, captures, unit }: KeptOf) {
+export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptOf) {
   const capture = captureFor(captures, steps);
+  const isMissing = capture?.step !== steps.to && !report;
+  const jobs = useAnswer<Jobs>(isMissing ? paths.jobs : null).data?.jobs;
+  const known = jobs?.find(of => of.job === job);
   const range =
-    steps.from === steps.to ? `${unit} ${whole(steps.from)}` : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
+    steps.from === steps.to
+      ? `${unit} ${whole(steps.from)}`
+      : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
   return (
     <Section title={`Allocated by rank ${rank} in ${range}, and kept`}>
       <p class="pills">
         <button type="button" class="pill" onClick={() => look({ steps: null })}>
           {`${range} ✕`}
         </button>
-        {capture?.step === steps.to || report ? null : (
+        {isMissing && mayCapture(known, attempt, steps.to) ? (
           <CaptureAt job={job} step={steps.to} unit={unit} />
-        )}
+        ) : null}
       </p>
       {capture ? (
         <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
       ) : (
         <Soft>
-          {`No capture of this attempt is at or after ${unit} ${whole(steps.to)}: what was alive then is not known yet.`}
+          {`No capture of this attempt is at or after ${unit} ${whole(steps.to)}: `}
+          {'what was alive then is not known yet.'}
         </Soft>
       )}
     </Section>
@@ -56,14 +64,16 @@ export function KeptInRange({ job, rank, steps, captures, unit }: KeptOf) {
 
 /** The capture at the end of the range, or the next one after it. */
 export function captureFor(captures: Capture[], steps: Span): Capture | null {
-  const later = captures.filter(of => of.step !== null && of.step >= steps.to && of.state !== 'collecting');
+  const later = captures.filter(
+    of => of.step !== null && of.step >= steps.to && of.state !== 'collecting',
+  );
   return later.reduce<Capture | null>(
     (first, of) => (first && first.step! <= of.step! ? first : of),
     null,
   );
 }
 
-/** Asks for a capture at the end of a step, which the tapes may still have. */
+/** Asks for a capture at the end of a step; it is refused where no tape has the step. */
 function CaptureAt({ job, step, unit }: { job: string; step: number; unit: string }) {
   const [said, setSaid] = useState('');
   const ask = () => {
@@ -76,7 +86,7 @@ function CaptureAt({ job, step, unit }: { job: string; step: number; unit: strin
   return (
     <>
       <button type="button" onClick={ask}>
-        {`Capture all ranks at the end of ${unit} ${whole(step)}`}
+        {`Capture all ranks at the end of ${unit} ${whole(step)}, if a tape still has it`}
       </button>
       <span role="status">{said}</span>
     </>
@@ -94,7 +104,8 @@ interface KeptInOf {
 export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   const [isAgainstPeers, setAgainstPeers] = useState(true);
   const other = baselineIn();
-  const baseline = other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
+  const baseline =
+    other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
   const { data: answer, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps, baseline), 0);
   // While another range of steps is counted, the last one stays.
   const last = useRef<Kept | null>(null);
@@ -115,7 +126,9 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
       <p>
         <strong>{bytes(data.bytes)}</strong>
         {` in ${plural(data.blocks, 'block')} alive at the end of ${end}`}
-        {steps && data.step > steps.to ? `, ${plural(data.step - steps.to, unit)} after the range` : ''}
+        {steps && data.step > steps.to
+          ? `, ${plural(data.step - steps.to, unit)} after the range`
+          : ''}
         {' ('}
         <Link view="capture" id={capture.id}>{capture.id}</Link>
         {')'}
@@ -130,7 +143,9 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
             checked={isAgainstPeers}
             onChange={() => setAgainstPeers(!isAgainstPeers)}
           />
-          {data.baseline ? ' colour by the difference from the baseline' : ' colour by the difference from the peers'}
+          {data.baseline
+            ? ' colour by the difference from the baseline'
+            : ' colour by the difference from the peers'}
         </label>
       ) : null}
       <FlameGraph
@@ -166,8 +181,12 @@ function Notes({ of }: { of: Kept }) {
   const notes = [
     rest(of.other_lines, 'line'),
     rest(of.other_stacks, 'stack'),
-    of.unrecorded_bytes ? `${bytes(of.unrecorded_bytes)} more are in no recorded block: the tape was full` : '',
-    of.peers_left_out ? `${plural(of.peers_left_out, 'further rank')} of the role not compared` : '',
+    of.unrecorded_bytes
+      ? `${bytes(of.unrecorded_bytes)} more are in no recorded block: the tape was full`
+      : '',
+    of.peers_left_out
+      ? `${plural(of.peers_left_out, 'further rank')} of the role not compared`
+      : '',
     ...of.missing_peers.map(peer => `rank ${peer.rank} not compared: ${peer.why}`),
   ].filter(Boolean);
   return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
@@ -190,7 +209,12 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
             title: 'line',
             cell: ({ frame }) => <Stack of={frame.file || frame.function ? [frame] : []} />,
           },
-          { title: 'bytes', cell: line => <Size of={line.bytes} />, number: true, sort: line => line.bytes },
+          {
+            title: 'bytes',
+            cell: line => <Size of={line.bytes} />,
+            number: true,
+            sort: line => line.bytes,
+          },
           ...(isCompared(kept)
             ? [
                 {
@@ -207,7 +231,12 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
                 },
               ]
             : []),
-          { title: 'blocks', cell: line => whole(line.blocks), number: true, sort: line => line.blocks },
+          {
+            title: 'blocks',
+            cell: line => whole(line.blocks),
+            number: true,
+            sort: line => line.blocks,
+          },
           {
             title: `allocated in ${unit}s`,
             cell: line =>

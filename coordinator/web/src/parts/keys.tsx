@@ -78,7 +78,8 @@ async function goToCapture(which: 'before' | 'after') {
     const { captures } = await get<Captures>(paths.captures(job));
     const next = besides(captures, capture)[which];
     // Meanwhile one may have gone elsewhere.
-    if (next && location.href === href) location.hash = link('capture', next.id, { rank: numberIn('rank') });
+    if (next && location.href === href)
+      location.hash = link('capture', next.id, { rank: numberIn('rank') });
   } catch {
     // The view itself says what the coordinator does not know or refuses.
   }

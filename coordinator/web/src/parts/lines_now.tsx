@@ -36,12 +36,19 @@ export function LinesNow({ job, attempt, rank, unit }: LinesOf) {
             cell: line => (
               <>
                 <Stack of={line.frames} />
-                {line.frames[0] ? <SourceOnDemand job={job} attempt={attempt} frame={line.frames[0]} /> : null}
+                {line.frames[0] ? (
+                  <SourceOnDemand job={job} attempt={attempt} frame={line.frames[0]} />
+                ) : null}
               </>
             ),
           },
           { title: 'rank', cell: line => whole(most(line)?.rank), number: true },
-          { title: 'bytes', cell: line => <Size of={most(line)?.bytes} />, number: true, sort: line => most(line)?.bytes },
+          {
+            title: 'bytes',
+            cell: line => <Size of={most(line)?.bytes} />,
+            number: true,
+            sort: line => most(line)?.bytes,
+          },
           {
             title: 'median rank',
             cell: line => (isKnown(line.median_bytes) ? <Size of={line.median_bytes} /> : '–'),
@@ -53,16 +60,26 @@ export function LinesNow({ job, attempt, rank, unit }: LinesOf) {
           {
             title: `growth/${unit}`,
             cell: line =>
-              most(line)?.growth_bytes_per_step ? <Size of={most(line).growth_bytes_per_step} signed /> : '–',
+              most(line)?.growth_bytes_per_step ? (
+                <Size of={most(line).growth_bytes_per_step} signed />
+              ) : (
+                '–'
+              ),
             number: true,
             sort: line => most(line)?.growth_bytes_per_step,
           },
-          { title: 'ranks', cell: line => whole(line.ranks), number: true, sort: line => line.ranks },
+          {
+            title: 'ranks',
+            cell: line => whole(line.ranks),
+            number: true,
+            sort: line => line.ranks,
+          },
         ]}
       />
       {data.lines_left_out || data.other_bytes ? (
         <Soft>
-          <Size of={data.other_bytes} /> {`in ${plural(data.other_blocks, 'block')} of further lines`}
+          <Size of={data.other_bytes} />{' '}
+          {`in ${plural(data.other_blocks, 'block')} of further lines`}
           {data.lines_left_out ? `; ${plural(data.lines_left_out, 'line')} not shown` : ''}
         </Soft>
       ) : null}

@@ -1,10 +1,10 @@
-// A link to a view. What is in view needs none, and a report holds few views: there it is plain
-// text.
+// A link to a view. What is in view needs none, and a report holds few views, and the steps of few
+// ranks: there it is plain text.
 
 import type { ComponentChildren } from 'preact';
 
 import { address, link, type Values } from '../address';
-import { isHere, paths } from '../api';
+import { hasSteps, isHere, paths } from '../api';
 
 /** The answers without which a view shows nothing. */
 const NEEDED = {
@@ -26,7 +26,9 @@ interface LinkOf {
 
 export function Link({ view, id = '', values, keys, children, ...rest }: LinkOf) {
   const isInView = !values && address.value.view === view && address.value.id === id;
-  if (isInView || !isHere(NEEDED[view](id))) return <>{children}</>;
+  const rank = view === 'job' ? values?.rank : null;
+  const hasRank = typeof rank !== 'number' || hasSteps(rank);
+  if (isInView || !hasRank || !isHere(NEEDED[view](id))) return <>{children}</>;
   return (
     <a href={link(view, id, values)} aria-keyshortcuts={keys} {...rest}>
       {children}

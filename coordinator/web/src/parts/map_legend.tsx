@@ -61,7 +61,9 @@ function entriesOf(map: Segments, colours: Colours, unit: string): Entry[] {
   const more = lines.length - named.length;
   return [
     ...named,
-    ...(more > 0 ? [[colour('--line'), `${more} more lines, in these and further colours`] as Entry] : []),
+    ...(more > 0
+      ? [[colour('--line'), `${more} more lines, in these and further colours`] as Entry]
+      : []),
     [colour('--peer'), 'without a line, or merged'],
   ];
 }

@@ -71,7 +71,13 @@ export function Palette({ onClose }: { onClose: () => void }) {
       />
       <ul id="found" role="listbox" aria-label="Found" class="found">
         {shown.map((entry, i) => (
-          <Option key={keyOf(entry)} entry={entry} id={`found-${i}`} isChosen={i === at} take={take} />
+          <Option
+            key={keyOf(entry)}
+            entry={entry}
+            id={`found-${i}`}
+            isChosen={i === at}
+            take={take}
+          />
         ))}
       </ul>
       <p class="soft small" role="status">

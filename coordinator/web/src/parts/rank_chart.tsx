@@ -6,7 +6,7 @@ import { useMemo } from 'preact/hooks';
 import { accountFor, TOGETHER } from '../account';
 import { rangeIn } from '../address';
 import { useAnswer, useAnswers } from '../answers';
-import { paths, report, type SeriesOf } from '../api';
+import { isHere, paths, report, type SeriesOf } from '../api';
 import { baselineIn, isBaseline } from '../baseline';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
@@ -31,7 +31,9 @@ interface RankChartOf {
 
 export function RankChart(of: RankChartOf) {
   const { job, attempt, incident, account = accountFor(incident), unit } = of;
-  const ranks = useAnswer<Ranks>(paths.ranksNear(job, attempt, of.rank)).data;
+  const near = paths.ranksNear(job, attempt, of.rank);
+  // A report has the neighbours of one rank, and the list of all.
+  const ranks = useAnswer<Ranks>(isHere(near) ? near : paths.ranks(job, attempt)).data;
   const rank = rankIn(ranks, of.rank);
   const steps = rangeIn('shown_steps');
   const main = (row: typeof rank) => (row && mainDevice(row)?.device) ?? 0;
@@ -51,7 +53,9 @@ export function RankChart(of: RankChartOf) {
   const series = others.map(answer => answer.data);
   const other = baselineIn();
   const isOther = other?.kind === 'run' && !report && !isBaseline(other, job, attempt);
-  const beside = isOther ? { ...wanted(of.rank, device), job: other.job, attempt: other.attempt } : null;
+  const beside = isOther
+    ? { ...wanted(of.rank, device), job: other.job, attempt: other.attempt }
+    : null;
   const baseline = useAnswer<Series>(beside && paths.series(beside), EVERY_MS).data;
   const kept = useMemo(() => series, series);
   const found = own.data?.account;
@@ -63,7 +67,7 @@ export function RankChart(of: RankChartOf) {
       rank={of.rank}
       data={own.data}
       account={account}
-      from={steps?.from}
+      steps={steps}
       peers={kept}
       baseline={baseline}
       unit={unit}

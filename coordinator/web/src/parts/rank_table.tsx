@@ -8,17 +8,25 @@ import { Table, type Column } from './table';
 
 interface RankTableOf {
   job: string;
+  attempt: number;
   ranks: Rank[];
   open: Incident[];
   selected: number | null;
   unit: string;
 }
 
-type Sum = 'allocated_bytes' | 'reserved_bytes' | 'peak_allocated_bytes' | 'device_bytes' | 'blocks' | 'ooms' | 'malloc_failures';
+type Sum =
+  | 'allocated_bytes'
+  | 'reserved_bytes'
+  | 'peak_allocated_bytes'
+  | 'device_bytes'
+  | 'blocks'
+  | 'ooms'
+  | 'malloc_failures';
 const sum = (row: Rank, name: Sum) =>
   row.devices.reduce((total, device) => total + (device[name] ?? 0), 0);
 
-export function RankTable({ job, ranks, open, selected, unit }: RankTableOf) {
+export function RankTable({ job, attempt, ranks, open, selected, unit }: RankTableOf) {
   const isSuspect = (row: Rank) => open.some(found => found.rank === row.rank);
   return (
     <Table
@@ -27,13 +35,15 @@ export function RankTable({ job, ranks, open, selected, unit }: RankTableOf) {
       caption="Ranks"
       empty="no rank is known"
       rows={ranks}
-      columns={columns(job, unit)}
-      rowClass={row => `${isSuspect(row) ? 'suspect' : ''} ${row.rank === selected ? 'selected' : ''}`.trim()}
+      columns={columns(job, attempt, unit)}
+      rowClass={row =>
+        `${isSuspect(row) ? 'suspect' : ''} ${row.rank === selected ? 'selected' : ''}`.trim()
+      }
     />
   );
 }
 
-function columns(job: string, unit: string): Column<Rank>[] {
+function columns(job: string, attempt: number, unit: string): Column<Rank>[] {
   const inBytes = (title: string, value: (row: Rank) => number | null): Column<Rank> => ({
     title,
     cell: row => <Size of={value(row)} />,
@@ -49,7 +59,9 @@ function columns(job: string, unit: string): Column<Rank>[] {
   return [
     {
       title: 'rank',
-      cell: row => <Link view="job" id={job} values={{ rank: row.rank }}>{String(row.rank)}</Link>,
+      cell: ({ rank }) => (
+        <Link view="job" id={job} values={{ attempt, rank }}>{String(rank)}</Link>
+      ),
       sort: row => row.rank,
     },
     {

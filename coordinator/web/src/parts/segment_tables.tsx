@@ -24,13 +24,42 @@ export const SegmentTable = ({ map }: { map: Segments }) => (
         ),
       },
       { title: 'size', cell: of => <Size of={of.bytes} />, number: true, sort: of => of.bytes },
-      { title: 'pool', cell: of => `${poolWords(of)}${of.expandable ? ', expandable' : ''}`, sort: poolWords },
+      {
+        title: 'pool',
+        cell: of => `${poolWords(of)}${of.expandable ? ', expandable' : ''}`,
+        sort: poolWords,
+      },
       { title: 'stream', cell: of => of.stream ?? '–' },
-      { title: 'blocks', cell: of => whole(of.block_count), number: true, sort: of => of.block_count },
-      { title: 'allocated', cell: of => <Size of={of.allocated_bytes} />, number: true, sort: of => of.allocated_bytes },
-      { title: 'pending free', cell: of => (of.pending_bytes ? <Size of={of.pending_bytes} /> : '–'), number: true, sort: of => of.pending_bytes },
-      { title: 'free', cell: of => <Size of={of.free_bytes} />, number: true, sort: of => of.free_bytes },
-      { title: 'largest free', cell: of => <Size of={of.largest_free_bytes} />, number: true, sort: of => of.largest_free_bytes },
+      {
+        title: 'blocks',
+        cell: of => whole(of.block_count),
+        number: true,
+        sort: of => of.block_count,
+      },
+      {
+        title: 'allocated',
+        cell: of => <Size of={of.allocated_bytes} />,
+        number: true,
+        sort: of => of.allocated_bytes,
+      },
+      {
+        title: 'pending free',
+        cell: of => (of.pending_bytes ? <Size of={of.pending_bytes} /> : '–'),
+        number: true,
+        sort: of => of.pending_bytes,
+      },
+      {
+        title: 'free',
+        cell: of => <Size of={of.free_bytes} />,
+        number: true,
+        sort: of => of.free_bytes,
+      },
+      {
+        title: 'largest free',
+        cell: of => <Size of={of.largest_free_bytes} />,
+        number: true,
+        sort: of => of.largest_free_bytes,
+      },
     ]}
   />
 );
@@ -49,18 +78,42 @@ export const BlockTable = ({ map, segment, parts, unit }: BlockTableOf) => (
     empty="no block"
     rows={parts}
     columns={[
-      { title: 'address', cell: of => <code>{addressOf(segment, of.from)}</code>, sort: of => of.from },
-      { title: 'size', cell: of => <Size of={of.to - of.from} />, number: true, sort: of => of.to - of.from },
+      {
+        title: 'address',
+        cell: of => <code>{addressOf(segment, of.from)}</code>,
+        sort: of => of.from,
+      },
+      {
+        title: 'size',
+        cell: of => <Size of={of.to - of.from} />,
+        number: true,
+        sort: of => of.to - of.from,
+      },
       { title: 'state', cell: stateWords, sort: stateWords },
-      { title: 'requested', cell: of => (of.block?.requested_bytes == null ? '–' : <Size of={of.block.requested_bytes} />), number: true, sort: of => of.block?.requested_bytes },
-      { title: unit, cell: of => whole(stepsOf(of)?.[0]), number: true, sort: of => stepsOf(of)?.[0] },
+      {
+        title: 'requested',
+        cell: of =>
+          of.block?.requested_bytes == null ? '–' : <Size of={of.block.requested_bytes} />,
+        number: true,
+        sort: of => of.block?.requested_bytes,
+      },
+      {
+        title: unit,
+        cell: of => whole(stepsOf(of)?.[0]),
+        number: true,
+        sort: of => stepsOf(of)?.[0],
+      },
       { title: 'line', cell: of => lineCell(map, of) },
     ]}
   />
 );
 
 const stateWords = ({ block, merged }: Part): string =>
-  merged ? `${whole(merged.blocks)} merged` : block!.state === 'inactive' ? 'free' : block!.state.replaceAll('_', ' ');
+  merged
+    ? `${whole(merged.blocks)} merged`
+    : block!.state === 'inactive'
+      ? 'free'
+      : block!.state.replaceAll('_', ' ');
 
 function lineCell(map: Segments, part: Part) {
   const line = lineOf(map, part);

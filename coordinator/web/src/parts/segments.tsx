@@ -8,7 +8,17 @@ import { address, arrange, look } from '../address';
 import { useAnswer } from '../answers';
 import { paths, report } from '../api';
 import { COLOURS, SegmentMap } from '../charts/segment_map';
-import { addressOf, eventsOf, ORDERS, partAt, partsOf, rowsOf, slicesOf, tallyAt, type Part } from '../charts/segments';
+import {
+  addressOf,
+  eventsOf,
+  ORDERS,
+  partAt,
+  partsOf,
+  rowsOf,
+  slicesOf,
+  tallyAt,
+  type Part,
+} from '../charts/segments';
 import { disagreements, partWithStack, partWords, segmentWords, sourceWords } from '../segments';
 import type { Capture, Segments } from '../types';
 import { bytes, plural } from '../units';
@@ -25,7 +35,10 @@ interface SegmentsOf {
 }
 
 export function SegmentsOfRank({ capture, rank, device, unit }: SegmentsOf) {
-  const { data, error } = useAnswer<Segments>(report ? null : paths.segments(capture.id, rank, device), 0);
+  const { data, error } = useAnswer<Segments>(
+    report ? null : paths.segments(capture.id, rank, device),
+    0,
+  );
   // A report holds no snapshot.
   if (report) return null;
   return (
@@ -49,25 +62,41 @@ function Known({ map, unit }: { map: Segments; unit: string }) {
   const parts = useMemo(() => partsOf(map), [map]);
   const alone = map.segments.findIndex(of => of.address === query.get('segment'));
   const rows = useMemo(
-    () => (alone < 0 ? rowsOf(map, parts, order) : slicesOf(map.segments[alone], alone, parts[alone])),
+    () =>
+      alone < 0 ? rowsOf(map, parts, order) : slicesOf(map.segments[alone], alone, parts[alone]),
     [map, parts, order, alone],
   );
   const events = useMemo(() => eventsOf(parts), [parts]);
   const [at, setAt] = useStep(Math.max(1, map.last_step));
   const tally = useMemo(() => tallyAt(parts, at), [parts, at]);
-  const pinned = useMemo(() => partAt(map, parts, query.get('block') ?? ''), [map, parts, query.get('block')]);
+  const pinned = useMemo(
+    () => partAt(map, parts, query.get('block') ?? ''),
+    [map, parts, query.get('block')],
+  );
   const pin = (part: Part | null) =>
     look({ block: part && addressOf(map.segments[part.segment], part.from) });
-  if (map.segments.length === 0) return <Soft>PyTorch's allocator holds no segment on this device.</Soft>;
+  if (map.segments.length === 0)
+    return <Soft>PyTorch's allocator holds no segment on this device.</Soft>;
   return (
     <>
       <Sums of={map} />
       <p class="pills">
         <Choice name="map" label="sorted by" values={ORDERS} value={order} />
         <Choice name="colour" label="coloured by" values={COLOURS} value={colours} />
-        <Choice name="scale" label="rows" values={['full', 'bytes']} value={isToScale ? 'bytes' : 'full'} words={SCALES} />
+        <Choice
+          name="scale"
+          label="rows"
+          values={['full', 'bytes']}
+          value={isToScale ? 'bytes' : 'full'}
+          words={SCALES}
+        />
         {map.devices.length > 1 ? (
-          <Choice name="device" label="device" values={map.devices.map(String)} value={String(map.device)} />
+          <Choice
+            name="device"
+            label="device"
+            values={map.devices.map(String)}
+            value={String(map.device)}
+          />
         ) : null}
         {alone < 0 ? null : (
           <button type="button" class="pill" onClick={() => look({ segment: null })}>
@@ -86,9 +115,17 @@ function Known({ map, unit }: { map: Segments; unit: string }) {
         onPin={pin}
       />
       <MapLegend map={map} colours={colours} unit={unit} isPale={at < map.last_step} />
-      <StepSlider at={at} last={map.last_step} events={events} tally={tally} unit={unit} onStep={setAt} />
+      <StepSlider
+        at={at}
+        last={map.last_step}
+        events={events}
+        tally={tally}
+        unit={unit}
+        onStep={setAt}
+      />
       <Soft>
-        {`The blocks are those of the capture, at ${unit} ${map.step}: a block that was freed before it is not shown at any ${unit}.`}
+        {`The blocks are those of the capture, at ${unit} ${map.step}: `}
+        {`a block that was freed before it is not shown at any ${unit}.`}
       </Soft>
       {pinned ? <Pinned map={map} part={pinned} unit={unit} onClose={() => pin(null)} /> : null}
       <details>
@@ -137,11 +174,23 @@ function Sums({ of }: { of: Segments }) {
   const largest = of.largest_free_bytes;
   const facts: ([string, ComponentChildren] | null)[] = [
     all.pending_blocks
-      ? ['pending free', <><Size of={all.pending_bytes} />{` in ${plural(all.pending_blocks, 'block')}: freed, and still used by other streams`}</>]
+      ? [
+          'pending free',
+          <>
+            <Size of={all.pending_bytes} />
+            {` in ${plural(all.pending_blocks, 'block')}: freed, and still used by other streams`}
+          </>,
+        ]
       : null,
     of.split_bytes == null
       ? null
-      : ['free in used segments', <><Size of={of.split_bytes} />{': inactive splits, held by the blocks beside them'}</>],
+      : [
+          'free in used segments',
+          <>
+            <Size of={of.split_bytes} />
+            {': inactive splits, held by the blocks beside them'}
+          </>,
+        ],
     of.cached_bytes == null
       ? null
       : ['free as a whole', <><Size of={of.cached_bytes} />{': the allocator can give it back'}</>],
@@ -152,7 +201,8 @@ function Sums({ of }: { of: Segments }) {
     <>
       <p>
         <strong>{bytes(all.allocated_bytes)}</strong>
-        {` allocated in ${plural(all.allocated_blocks, 'block')}, of ${bytes(all.bytes)} in ${plural(all.segments, 'segment')}${sourceWords(of)}`}
+        {` allocated in ${plural(all.allocated_blocks, 'block')}, of ${bytes(all.bytes)} in `}
+        {`${plural(all.segments, 'segment')}${sourceWords(of)}`}
       </p>
       <Facts of={facts} />
       {notes.length ? <List of={notes} empty="" /> : null}

@@ -16,13 +16,15 @@ interface AnswersOf {
 }
 
 export function SixAnswers({ incident, rank, related }: AnswersOf) {
-  const { answers, culprit, job } = incident;
+  const { answers, culprit, job, attempt } = incident;
   // An older coordinator has none.
   if (!answers) return null;
   return (
     <dl class="answers">
       <Box of={answers.rank} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
-        <Link view="job" id={job} values={{ rank: incident.rank }}>{answers.rank.text}</Link>
+        <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>
+          {answers.rank.text}
+        </Link>
       </Box>
       <Box of={answers.time}>
         <Text of={answers.time} />

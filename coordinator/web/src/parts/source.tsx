@@ -28,7 +28,9 @@ export function SourceOfIncident({ job, attempt, frame }: SourceOf) {
   ) : null;
 }
 
-/** A line in a table: its source on demand, or why it is not shown. A report has none but its own. */
+/**
+ * A line in a table: its source on demand, or why it is not shown. A report has none but its own.
+ */
 export function SourceOnDemand(of: SourceOf) {
   const isOpen = useSignal(false);
   if (report || !mayBeShown(of.frame)) return null;
@@ -63,7 +65,9 @@ const Excerpt = ({ of, frame }: { of: SourceLines; frame: Frame }) => (
       {of.lines.map((text, index) => {
         const number = of.first_line + index;
         const isIt = number === of.line;
-        return <span class={isIt ? 'culprit' : ''}>{`${isIt ? '▶' : ' '} ${number}  ${text}\n`}</span>;
+        return (
+          <span class={isIt ? 'culprit' : ''}>{`${isIt ? '▶' : ' '} ${number}  ${text}\n`}</span>
+        );
       })}
     </pre>
   </figure>

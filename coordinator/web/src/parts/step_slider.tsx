@@ -72,10 +72,14 @@ export function StepSlider({ at, last, events, tally, unit, onStep }: StepSlider
 }
 
 function said(at: number, last: number, tally: Tally, unit: string): string {
-  if (at >= last) return `${unit} ${whole(last)}, the last of the capture: all blocks are drawn in full`;
-  const uncertain = tally.uncertain ? `; ${plural(tally.uncertain, 'merged block')} not counted` : '';
+  if (at >= last)
+    return `${unit} ${whole(last)}, the last of the capture: all blocks are drawn in full`;
+  const uncertain = tally.uncertain
+    ? `; ${plural(tally.uncertain, 'merged block')} not counted`
+    : '';
   return (
     `end of ${unit} ${whole(at)}: ${bytes(tally.bytes)} of ${bytes(tally.ofBytes)} in ` +
-    `${whole(tally.blocks)} of ${plural(tally.ofBlocks, 'block')} were there; pale ones were allocated later${uncertain}`
+    `${whole(tally.blocks)} of ${plural(tally.ofBlocks, 'block')} were there; ` +
+    `pale ones were allocated later${uncertain}`
   );
 }

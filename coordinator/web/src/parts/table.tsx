@@ -37,7 +37,16 @@ type Order = 'up' | 'down';
 const ARROWS = { down: ' ↓', up: ' ↑' };
 const SORTS = { down: 'descending', up: 'ascending' } as const;
 
-export function Table<Row>({ columns, rows, caption, empty, name, rowClass, first = ROWS_SHOWN, isDense }: Options<Row>) {
+export function Table<Row>({
+  columns,
+  rows,
+  caption,
+  empty,
+  name,
+  rowClass,
+  first = ROWS_SHOWN,
+  isDense,
+}: Options<Row>) {
   const [most, setMost] = useState(first);
   if (rows.length === 0) return <Soft>{empty}</Soft>;
   const [title, order] = (name ? (address.value.query.get(name) ?? '') : '').split('.');
@@ -45,12 +54,21 @@ export function Table<Row>({ columns, rows, caption, empty, name, rowClass, firs
   const sorted = sorter ? [...rows].sort(comparing(sorter.sort!, order === 'down')) : rows;
   // Roles are said: as cards the rows are no table to a browser.
   return (
-    <div class={isDense ? 'scroll dense' : 'scroll'} tabIndex={0} role="region" aria-label={caption}>
+    <div
+      class={isDense ? 'scroll dense' : 'scroll'}
+      tabIndex={0}
+      role="region"
+      aria-label={caption}
+    >
       <table role="table">
         <thead role="rowgroup">
           <tr role="row">
             {columns.map(column => (
-              <Heading column={column} name={name} order={column === sorter ? (order as Order) : null} />
+              <Heading
+                column={column}
+                name={name}
+                order={column === sorter ? (order as Order) : null}
+              />
             ))}
           </tr>
         </thead>

@@ -1,7 +1,7 @@
 // What a person may do about an incident: acknowledge, silence and assign it, and write a note.
 //
-// The coordinator decides who may, and what it takes; its reason is shown where it refuses. A report
-// has no form.
+// The coordinator decides who may, and what it takes; its reason is shown where it refuses. A
+// report has no form.
 
 import { useRef, useState } from 'preact/hooks';
 
@@ -38,8 +38,8 @@ export function ThreadForm({ incident }: { incident: Incident }) {
     <div class="thread-form">
       {thread.may_change ? null : (
         <Soft>
-          You may see this incident, and not act on it: that takes the role operator of its job, which
-          an admin gives.
+          You may see this incident, and not act on it: that takes the role operator of its job,
+          which an admin gives.
         </Soft>
       )}
       <fieldset disabled={!thread.may_change}>
@@ -101,7 +101,12 @@ function SilenceForm({ incident, send }: PartOf) {
         </select>
       </label>
       {kind === 'time' ? (
-        <input type="datetime-local" ref={field} aria-label="Time at which the silence ends" required />
+        <input
+          type="datetime-local"
+          ref={field}
+          aria-label="Time at which the silence ends"
+          required
+        />
       ) : null}
       {kind === 'step' ? (
         <input
@@ -143,7 +148,13 @@ function Assign({ incident, send }: PartOf) {
     <form onSubmit={submit}>
       <label>
         {'Assigned to '}
-        <input key={assignee} ref={field} defaultValue={assignee} autocomplete="off" spellcheck={false} />
+        <input
+          key={assignee}
+          ref={field}
+          defaultValue={assignee}
+          autocomplete="off"
+          spellcheck={false}
+        />
       </label>
       <button type="submit">Assign</button>
     </form>

@@ -1,5 +1,5 @@
-// What happened in an attempt, newest first: incidents, captures, decisions and their verdicts, ends
-// of ranks, and what people did and wrote.
+// What happened in an attempt, newest first: incidents, captures, decisions and their verdicts,
+// ends of ranks, and what people did and wrote.
 
 import { stepsIn } from '../address';
 import { plural, whole } from '../units';

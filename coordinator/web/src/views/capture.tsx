@@ -49,14 +49,18 @@ export function CaptureView({ id }: { id: string }) {
         <Manifest capture={capture} collectives={collectives} unit={unit} />
       </div>
       <div class="capture-memory">
-        {isClosed ? <MemoryOf capture={capture} first={resting[0]?.rank ?? null} unit={unit} /> : null}
+        {isClosed ? (
+          <MemoryOf capture={capture} first={resting[0]?.rank ?? null} unit={unit} />
+        ) : null}
       </div>
       <div class="capture-rest">
         <Section title="Incidents that use this capture">
           {resting.map(of => (
             <IncidentCard key={of.id} incident={of} rank={null} of="job" />
           ))}
-          {resting.length === 0 ? <NoIncident capture={capture} incidents={incidents?.incidents ?? []} /> : null}
+          {resting.length === 0 ? (
+            <NoIncident capture={capture} incidents={incidents?.incidents ?? []} />
+          ) : null}
         </Section>
         <InTerminal of={linesOfCapture(capture, before)} />
       </div>
@@ -79,18 +83,33 @@ function NoIncident({ capture, incidents }: { capture: Capture; incidents: Incid
   );
 }
 
-/** The memory of a rank of the capture, as a map and by line; at first the rank of an incident. A
- * report has that of one rank alone. */
-function MemoryOf({ capture, first, unit }: { capture: Capture; first: number | null; unit: string }) {
-  const isKept = (rank: number | null) => rank !== null && isHere(paths.kept(capture.id, rank, null));
-  const held = capture.parts.filter(part => part.bytes > 0 && isKept(part.rank)).map(part => part.rank);
+interface MemoryOf {
+  capture: Capture;
+  /** The rank of an incident. */
+  first: number | null;
+  unit: string;
+}
+
+/** The memory of a rank of the capture, as a map and by line. A report has that of one rank alone. */
+function MemoryOf({ capture, first, unit }: MemoryOf) {
+  const isKept = (rank: number | null) =>
+    rank !== null && isHere(paths.kept(capture.id, rank, null));
+  const held = capture.parts
+    .filter(part => part.bytes > 0 && isKept(part.rank))
+    .map(part => part.rank);
   const rank = numberIn('rank') ?? [first, capture.trigger_rank, ...held].find(isKept) ?? null;
   if (rank === null) return null;
   const choose = (event: Event) =>
-    look({ rank: (event.currentTarget as HTMLSelectElement).value, device: null, segment: null, block: null });
+    look({
+      rank: (event.currentTarget as HTMLSelectElement).value,
+      device: null,
+      segment: null,
+      block: null,
+    });
   const last = capture.step ?? Infinity;
   const at = numberIn('at');
   const steps = upTo(at === null ? null : Math.min(at, last), stepsIn());
+  const range = steps ? `, of ${unit}s ${steps.from} to ${steps.to}` : '';
   return (
     <>
       {held.some(number => number !== rank) ? (
@@ -106,7 +125,7 @@ function MemoryOf({ capture, first, unit }: { capture: Capture; first: number | 
         </p>
       ) : null}
       <SegmentsOfRank capture={capture} rank={rank} device={numberIn('device')} unit={unit} />
-      <Section title={`What rank ${rank} holds, by line${steps ? `, of ${unit}s ${steps.from} to ${steps.to}` : ''}`}>
+      <Section title={`What rank ${rank} holds, by line${range}`}>
         <KeptIn capture={capture} rank={rank} steps={steps} unit={unit} />
       </Section>
     </>

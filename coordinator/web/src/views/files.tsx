@@ -136,8 +136,16 @@ function Answers({ of }: { of: Verdict }) {
   return (
     <Facts
       of={[
-        ['class', <><Chip name={of.class} />{sure}</>],
-        rank === undefined ? null : ['rank', `${rank}, device ${of.device} (${spaced(of.scope ?? '')})`],
+        [
+          'class',
+          <>
+            <Chip name={of.class} />
+            {sure}
+          </>,
+        ],
+        rank === undefined
+          ? null
+          : ['rank', `${rank}, device ${of.device} (${spaced(of.scope ?? '')})`],
         culprit ? ['line', <Frame of={culprit} tone="culprit" />] : null,
         culprit ? ['holds', <><Size of={bytes} />{` in ${whole(blocks)} blocks`}</>] : null,
         growth ? ['growth', <><Size of={growth} signed /> a step</>] : null,
@@ -153,7 +161,9 @@ function Reasons({ of: { stack, evidence, against, alternatives } }: { of: Verdi
     <>
       {stack?.length ? (
         <Section title="Stack, innermost frame first">
-          <pre tabIndex={0}>{stack.map(frame => `${where(frame)}  ${frame.function}`).join('\n')}</pre>
+          <pre tabIndex={0}>
+            {stack.map(frame => `${where(frame)}  ${frame.function}`).join('\n')}
+          </pre>
         </Section>
       ) : null}
       {evidence ? (

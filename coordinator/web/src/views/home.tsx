@@ -112,7 +112,9 @@ function Closed({ incidents }: { incidents: Incident[] }) {
         <IncidentCard key={of.id} incident={of} rank={null} />
       ))}
       {incidents.length > CLOSED_SHOWN_MAX ? (
-        <Soft>{`${CLOSED_SHOWN_MAX} of ${whole(incidents.length)}; memtape incidents lists all`}</Soft>
+        <Soft>
+          {`${CLOSED_SHOWN_MAX} of ${whole(incidents.length)}; memtape incidents lists all`}
+        </Soft>
       ) : null}
     </Section>
   );
@@ -163,7 +165,15 @@ function JobTable({ jobs, open }: { jobs: Job[]; open: Incident[] }) {
             cell: of => <Chip name={of.state} kind={of.class ?? undefined} />,
             sort: place,
           },
-          { title: 'job', cell: of => <Link view="job" id={of.job}>{of.job}</Link>, sort: of => of.job },
+          {
+            title: 'job',
+            cell: of => (
+              <Link view="job" id={of.job}>
+                {of.job}
+              </Link>
+            ),
+            sort: of => of.job,
+          },
           {
             title: 'median and highest rank',
             cell: of => (drawn.has(of.job) ? <Strip job={of} incident={incidentOf(of)} /> : '–'),

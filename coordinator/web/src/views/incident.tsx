@@ -1,6 +1,6 @@
 // One incident: first the answers (which rank, how long, which line, leak or just big, restart,
-// remedy), then the chart, the evidence, and all that belongs to it: its thread, with what people may do
-// about it and everything that happened in one list.
+// remedy), then the chart, the evidence, and all that belongs to it: its thread, with what people
+// may do about it and everything that happened in one list.
 //
 // Figures of the growth are of the last judged step; evidence is of the capture's step. What does
 // not apply to the class of the incident is left out.
@@ -80,7 +80,14 @@ function Known({ incident }: { incident: Incident }) {
           unit={unit}
         />
         {steps ? (
-          <KeptInRange job={job} rank={incident.rank} steps={steps} captures={captures} unit={unit} />
+          <KeptInRange
+            job={job}
+            attempt={attempt}
+            rank={incident.rank}
+            steps={steps}
+            captures={captures}
+            unit={unit}
+          />
         ) : null}
         {incident.culprit ? (
           <SourceOfIncident job={job} attempt={attempt} frame={incident.culprit} />
@@ -231,14 +238,22 @@ function Happened({ incident, rank, related, captures }: HappenedOf) {
 
 /** Entries that the coordinator no longer lists. */
 const LeftOut = ({ count }: { count: number }) =>
-  count > 0 ? <Soft>{`${plural(count, 'earlier entry', 'earlier entries')} of the thread not shown; the audit has them`}</Soft> : null;
+  count > 0 ? (
+    <Soft>
+      {plural(count, 'earlier entry', 'earlier entries')}
+      {' of the thread not shown; the audit has them'}
+    </Soft>
+  ) : null;
 
 function CaptureOf({ incident }: { incident: Incident }) {
   const { capture_id: id } = incident;
   const { data: capture, error } = useAnswer<Capture>(id ? paths.capture(id) : null);
   // The comparison of a closed capture does not change.
   const isClosed = capture !== null && capture.state !== 'collecting';
-  const collectives = useAnswer<Collectives>(isClosed ? paths.collectives(capture.id) : null, 0).data;
+  const collectives = useAnswer<Collectives>(
+    isClosed ? paths.collectives(capture.id) : null,
+    0,
+  ).data;
   if (!id) return null;
   return (
     <Section title="Capture">
@@ -246,7 +261,8 @@ function CaptureOf({ incident }: { incident: Incident }) {
         <>
           <p>
             <Link view="capture" id={id} values={{ rank: incident.rank }}>
-              {`${report ? 'Lines' : 'Segments, blocks and lines'} of rank ${incident.rank} in this capture`}
+              {report ? 'Lines' : 'Segments, blocks and lines'}
+              {` of rank ${incident.rank} in this capture`}
             </Link>
           </p>
           <Manifest capture={capture} collectives={collectives} unit={unitOf(incident)} />

@@ -6,7 +6,7 @@ import { useState } from 'preact/hooks';
 import { accountFor } from '../account';
 import { link, look, numberIn, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report, requestCapture } from '../api';
+import { hasSteps, paths, report, requestCapture } from '../api';
 import { BudgetChart } from '../charts/budget';
 import { ActionTable } from '../parts/action_table';
 import { baselineIn } from '../baseline';
@@ -59,7 +59,8 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
   const { job, attempt } = ranks;
   const open = incidents.filter(found => found.state === 'open');
   const closed = [...incidents.filter(found => found.state !== 'open'), ...earlier];
-  const selected = numberIn('rank') ?? open[0]?.rank ?? incidents[0]?.rank ?? ranks.ranks[0]?.rank ?? null;
+  const first = [...open, ...incidents, ...ranks.ranks].find(of => hasSteps(of.rank));
+  const selected = numberIn('rank') ?? first?.rank ?? null;
   const own = open.find(found => found.rank === selected) ?? null;
   const isTurns = ranks.ranks.length > 0 && ranks.ranks.every(row => row.clock === 'turns');
   const unit = unitOf({ clock: isTurns ? 'turns' : 'steps' });
@@ -84,12 +85,24 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
         ))}
       </div>
       <div>
-        <AreaPart ranks={ranks} incidents={incidents} captures={captures} selected={selected} unit={unit} />
+        <AreaPart
+          ranks={ranks}
+          incidents={incidents}
+          captures={captures}
+          selected={selected}
+          unit={unit}
+        />
         {chosen && !report && !(chosen.from === 0 && chosen.to >= ranks.count - 1) ? (
           <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
         ) : null}
         {baseline ? (
-          <BesideBaseline job={job} attempt={attempt} baseline={baseline} steps={steps} unit={unit} />
+          <BesideBaseline
+            job={job}
+            attempt={attempt}
+            baseline={baseline}
+            steps={steps}
+            unit={unit}
+          />
         ) : null}
       </div>
       {selected === null ? null : (
@@ -106,7 +119,14 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
             />
           </Section>
           {steps ? (
-            <KeptInRange job={job} rank={selected} steps={steps} captures={captures} unit={unit} />
+            <KeptInRange
+              job={job}
+              attempt={attempt}
+              rank={selected}
+              steps={steps}
+              captures={captures}
+              unit={unit}
+            />
           ) : null}
         </div>
       )}
@@ -117,9 +137,19 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
       <div class="job-whole">
         <Section title="Ranks">
           {ranks.count > ranks.ranks.length ? (
-            <Soft>{`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} whose memory grows fastest`}</Soft>
+            <Soft>
+              {`the ${whole(ranks.ranks.length)} of ${plural(ranks.count, 'rank')} `}
+              {'whose memory grows fastest'}
+            </Soft>
           ) : null}
-          <RankTable job={job} ranks={ranks.ranks} open={open} selected={selected} unit={unit} />
+          <RankTable
+            job={job}
+            attempt={attempt}
+            ranks={ranks.ranks}
+            open={open}
+            selected={selected}
+            unit={unit}
+          />
         </Section>
       </div>
       <Section title="Captures">
@@ -153,13 +183,18 @@ const firstOf = (ranks: Rank[], selected: number | null): Rank[] => [
 /** The attempts of the job, to choose one. */
 function Attempts({ job, attempt }: { job: string; attempt: number }) {
   const { data } = useAnswer<Jobs>(report ? null : paths.jobs);
-  const last = data?.jobs.filter(of => of.job === job).reduce((most, of) => Math.max(most, of.attempt), 0) ?? 0;
+  const last =
+    data?.jobs.filter(of => of.job === job).reduce((most, of) => Math.max(most, of.attempt), 0) ??
+    0;
   if (last === 0 && attempt === 0) return null;
   const all = Array.from({ length: Math.max(last, attempt) + 1 }, (_, index) => index);
   return (
     <label>
       {'attempt '}
-      <select value={String(attempt)} onChange={event => look({ attempt: event.currentTarget.value, steps: null })}>
+      <select
+        value={String(attempt)}
+        onChange={event => look({ attempt: event.currentTarget.value, steps: null })}
+      >
         {all.map(number => (
           <option value={String(number)}>{String(number)}</option>
         ))}

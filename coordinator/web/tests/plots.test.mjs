@@ -1,0 +1,343 @@
+// The charts under pointers and keys: what is said, what is chosen, and what then stands in the
+// address.
+
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+
+import { noBrowser, settle } from './browser.mjs';
+import { capture, segments } from './captures.mjs';
+import { incident } from './incidents.mjs';
+import { series } from './ranks.mjs';
+import { drag, INCIDENT, keptHeading, made, page, plot, stepsOf, to, valueOf } from './tab.mjs';
+
+describe('the memory chart', { skip: noBrowser }, () => {
+  test('dragging over steps shows what they kept', async () => {
+    await to(INCIDENT);
+    await drag(plot(), [0.12, 0.5], [0.16, 0.5]);
+    await keptHeading().waitFor();
+    const [from, last] = stepsOf(valueOf('steps'));
+    assert.ok(from >= 1 && from < last && last < 800, `${from} to ${last}`);
+    await settle(page);
+    assert.match(await keptHeading().innerText(), new RegExp(`steps ${from} to ${last}, and kept`));
+    assert.ok(made.requests.some(path => path.endsWith('/kept')), 'the capture was asked');
+    assert.match(await page.getByRole('main').innerText(), /blocks? alive at the end of step/);
+    await page.goBack();
+    await keptHeading().waitFor({ state: 'detached' });
+  });
+
+  test('peers are compared by the level that the incident is about, and it is named', async () => {
+    const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
+    for (const [path, name] of [[INCIDENT, 'minimum'], ['#/incident/inc-closed', 'peak']]) {
+      await to(path);
+      assert.match(await legend(), new RegExp(`7 peers: ${name}`));
+      assert.match(await plot().getAttribute('aria-label'), new RegExp(`: ${name} goes from`));
+      assert.match(await plot().getAttribute('aria-valuetext'), new RegExp(`: ${name} \\S+ GiB \\(median of the peers`));
+    }
+  });
+
+  test('the chart of any rank of a job is about the account of the map', async () => {
+    made.change = (path, found) =>
+      path === 'incidents' ? { incidents: found.incidents.map(of => ({ ...of, layer: 'spread' })) } : found;
+    try {
+      await to('#/job/train-7b?rank=0');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.equal(await page.getByLabel('Show').inputValue(), 'peak');
+    assert.match(await plot().getAttribute('aria-label'), /rank 0 over steps: peak goes from/);
+  });
+
+  test('the readout has the newest median of the peers, where they are behind', async () => {
+    const own = series(2);
+    made.change = (path, found) =>
+      path.endsWith('/series') && found.step_min_bytes[299] !== own.step_min_bytes[299]
+        ? { ...found, steps: found.steps.slice(0, 298), step_min_bytes: found.step_min_bytes.slice(0, 298) }
+        : found;
+    try {
+      await to(INCIDENT);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const said = await plot().getAttribute('aria-valuetext');
+    assert.match(said, new RegExp(`step ${own.steps[299]}: minimum .* \\(median of the peers .*GiB at step ${own.steps[297]}\\)`));
+  });
+
+  test('the legend has the captures, and what happened before or after the chart', async () => {
+    const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
+    await to('#/job/train-7b?rank=2');
+    assert.match(await legend(), /capture\n/);
+    assert.doesNotMatch(await legend(), /this chart/);
+    const { onset_step: onset, detected_step: detected } = incident('train-7b', {});
+    made.change = (path, found) =>
+      path.endsWith('/series') ? { ...found, steps: found.steps.map(step => step + 700) } : found;
+    try {
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const lines = `began at step ${onset}, detected at step ${detected}, 2 captures`;
+    assert.ok((await legend()).includes(`before this chart: ${lines}`), await legend());
+    assert.doesNotMatch(await legend(), /capture\n/);
+  });
+
+  test('a click chooses nothing, and takes no range away', async () => {
+    await to(`${INCIDENT}?steps=120-149`);
+    await plot().click({ position: { x: 400, y: 100 } });
+    assert.equal(valueOf('steps'), '120-149');
+  });
+
+  test('arrow keys move, and with Shift they choose steps', async () => {
+    await to(INCIDENT);
+    await plot().focus();
+    const now = () => plot().getAttribute('aria-valuetext');
+    await page.keyboard.press('Home');
+    assert.match(await now(), /rank 2, step 1:/);
+    const first = await now();
+    await page.keyboard.press('ArrowRight');
+    assert.notEqual(await now(), first);
+    await page.keyboard.press('Shift+ArrowRight');
+    await keptHeading().waitFor();
+    const short = stepsOf(valueOf('steps'));
+    await page.keyboard.press('Shift+PageUp');
+    await page.waitForFunction(last => !location.hash.endsWith(`-${last}`), short[1]);
+    const long = stepsOf(valueOf('steps'));
+    assert.equal(long[0], short[0], 'the other end stays');
+    assert.ok(long[1] > short[1], `${short} then ${long}`);
+    await page.keyboard.press('Escape');
+    await keptHeading().waitFor({ state: 'detached' });
+  });
+
+  test('the bars of births are chosen as steps are', async () => {
+    await to(INCIDENT);
+    const bars = page.getByRole('slider', { name: /^Bytes alive by the step/ });
+    const { age_buckets: buckets } = incident('train-7b', {});
+    const stepsAre = text =>
+      page.waitForFunction(text => new URLSearchParams(location.hash.split('?')[1]).get('steps') === text, text);
+    await bars.click({ position: { x: 300, y: 60 } });
+    assert.equal(valueOf('steps'), null, 'a click chooses nothing');
+    await drag(bars, [0.2, 0.5], [0.01, 0.5]);
+    await page.getByText(/^looked at: steps 113 to 1\d\d: /).waitFor();
+    assert.match(valueOf('steps'), /^113-1\d\d$/, 'beyond the first bar');
+    await keptHeading().waitFor();
+    await page.goBack();
+    await stepsAre(null);
+    await bars.focus();
+    await page.keyboard.press('Home');
+    await page.locator('.births[aria-valuetext="steps 113 to 116: 110 MiB in 4 blocks"]').waitFor();
+    await page.keyboard.press('Shift+ArrowRight');
+    await stepsAre(`113-${buckets[1].last_step}`);
+    await page.keyboard.press('Shift+ArrowRight');
+    await stepsAre(`113-${buckets[2].last_step}`);
+    assert.equal(await page.locator('.birth.looked-at').count(), 3);
+    await page.keyboard.press('Escape');
+    await stepsAre(null);
+  });
+
+  test('a capture at the end of the steps can be asked for', async () => {
+    await to(`${INCIDENT}?steps=700-750`);
+    assert.match(await page.getByRole('main').innerText(), /No capture of this attempt is at or after step 750/);
+    const offer = page.getByRole('button', { name: /^Capture all ranks at the end of step/ });
+    assert.equal(
+      await offer.innerText(),
+      'Capture all ranks at the end of step 750, if a tape still has it',
+    );
+    await offer.click();
+    await page.getByText('capture cap-later is being collected').waitFor();
+    for (const [steps, why] of [['140-149', 'one is there'], ['700-801', 'it is not finished']]) {
+      await to(`${INCIDENT}?steps=${steps}`);
+      assert.equal(await offer.count(), 0, why);
+    }
+    made.change = (path, found) =>
+      path === 'jobs' ? { jobs: found.jobs.map(of => ({ ...of, attempt: 1 })) } : found;
+    try {
+      await to(`${INCIDENT}?steps=700-750`);
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.equal(await offer.count(), 0, 'another attempt would be captured');
+  });
+});
+
+describe('the heat map', { skip: noBrowser }, () => {
+  const map = () => page.locator('canvas.heat');
+
+  test('a rectangle chooses ranks and steps, a click a rank', async () => {
+    await to('#/job/train-7b');
+    await drag(map(), [0.3, 0.25], [0.6, 0.55]);
+    await page.waitForFunction(() => /ranks=/.test(location.hash));
+    const [low, high] = stepsOf(valueOf('ranks'));
+    const [from, last] = stepsOf(valueOf('steps'));
+    assert.ok(low >= 1 && low < high && high <= 6, `ranks ${low} to ${high}`);
+    assert.ok(from > 100 && from < last && last < 600, `steps ${from} to ${last}`);
+    const before = made.requests.length;
+    await page.getByRole('button', { name: 'Zoom into the rectangle' }).click();
+    await page.waitForFunction(() => /shown_steps=/.test(location.hash));
+    await settle(page);
+    assert.ok(made.requests.slice(before).some(path => path.endsWith('/area')), 'the part is asked for');
+    assert.match(await map().getAttribute('aria-label'), new RegExp(`${high - low + 1} rows of ranks, steps ${from} to`));
+    await page.getByRole('button', { name: 'Show all ranks and steps' }).click();
+    await page.waitForFunction(() => !/shown_/.test(location.hash));
+    await settle(page);
+    const { height } = await map().boundingBox();
+    await map().click({ position: { x: 300, y: height * 0.2 } });
+    await page.waitForFunction(() => /rank=\d/.test(location.hash));
+  });
+
+  test('all ranks stay in view where a rectangle has too few for a median', async () => {
+    await to('#/job/train-7b?ranks=2-3&steps=100-400');
+    await page.getByRole('button', { name: 'Zoom into these steps' }).click();
+    await page.waitForFunction(() => /shown_steps=100-400/.test(location.hash));
+    assert.equal(valueOf('shown_ranks'), null);
+  });
+
+  test('a rectangle of ranks says what sets them apart', async () => {
+    await to('#/job/train-7b?ranks=2-4&steps=100-400');
+    const section = page.locator('section', { has: page.getByRole('heading', { name: 'What sets ranks 2 to 4 apart' }) });
+    const rows = section.getByRole('row');
+    await rows.nth(4).waitFor();
+    assert.match(await rows.nth(1).innerText(), /97 %\s+line, newest count\s+.*accumulate_predictions\.py:123.*900 MiB.*1 MiB/s);
+    assert.match(await rows.nth(2).innerText(), /setting\s+expandable_segments:True\s+3 ranks\s+0 ranks/);
+    assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
+    assert.match(
+      await section.innerText(),
+      /not shown: 3 lines with smaller differences; a line has the size of each rank's newest count/,
+    );
+    const asked = made.requests.find(path => path.endsWith('/differences'));
+    assert.ok(asked, 'the coordinator is asked');
+  });
+
+  test('arrow keys say the numbers, and with Shift they choose', async () => {
+    await to('#/job/train-7b');
+    await map().focus();
+    for (const key of ['Home', 'ArrowDown', 'ArrowDown']) await page.keyboard.press(key);
+    assert.match(await map().getAttribute('aria-label'), /rank 2, steps 1 to 8: .* [KMG]iB/);
+    for (const key of ['Shift+ArrowRight', 'Shift+ArrowDown']) await page.keyboard.press(key);
+    await page.waitForFunction(() => /ranks=2-3/.test(location.hash));
+    assert.equal(valueOf('steps'), '1-16');
+  });
+
+  test('another account and another ground are a part of the address', async () => {
+    await to('#/job/train-7b');
+    await page.getByLabel('Show').selectOption('host');
+    await page.locator('label', { hasText: /^as / }).locator('select').selectOption('growth');
+    await page.waitForFunction(() => /account=host/.test(location.hash) && /against=growth/.test(location.hash));
+    await to('#/job/train-7b?account=workers');
+    await page.getByText('the ranks have no worker processes').first().waitFor();
+  });
+});
+
+describe('the map of segments', { skip: noBrowser }, () => {
+  const CAPTURE = '#/capture/cap-train-7b';
+  const map = () => page.locator('canvas.segments');
+  const said = () => map().getAttribute('aria-label');
+  const slider = () => page.getByRole('slider', { name: /^Blocks at the end of step/ });
+  const pinned = () => page.getByRole('region', { name: 'Pinned block' });
+
+  test('pointing says what a block is, and a click pins it with its stack', async () => {
+    await to(`${CAPTURE}?rank=2`);
+    await map().scrollIntoViewIfNeeded();
+    const { width } = await map().boundingBox();
+    const x = 132 + ((width - 132) * 2.5) / 12;
+    await map().hover({ position: { x, y: 8 } });
+    assert.match(await said(), /24 MiB allocated .*step 113, .*accumulate_predictions.py:123 train_step/);
+    assert.match(await said(), /mse_loss functional.py:3952 ← train_step .* ← main train.py:157$/, 'the stack');
+    await map().click({ position: { x, y: 8 } });
+    await pinned().getByText(/mse_loss/).waitFor();
+    assert.match(valueOf('block'), /^0x7f12a7000000$/);
+    assert.equal(await pinned().locator('.culprit').innerText(), '/app/training/metrics/accumulate_predictions.py:123 train_step');
+    await page.reload().then(() => settle(page));
+    await pinned().getByText(/mse_loss/).waitFor();
+    await pinned().getByRole('button', { name: 'Show its segment alone' }).click();
+    await page.waitForFunction(() => /segment=0x/.test(location.hash));
+    assert.match(await said(), /Map of 8 rows/);
+    await page.getByText('Blocks of the segment as a table').click();
+    assert.equal(await page.getByRole('region', { name: 'Blocks of the segment' }).locator('tbody tr').count(), 12);
+    await pinned().getByRole('button', { name: /Unpin/ }).click();
+    await pinned().waitFor({ state: 'detached' });
+  });
+
+  test('arrow keys go from block to block, Enter pins and Escape unpins', async () => {
+    await to(`${CAPTURE}?rank=2&map=address`);
+    await map().focus();
+    for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight']) await page.keyboard.press(key);
+    assert.match(await said(), /step 113/);
+    await page.keyboard.press('ArrowDown');
+    assert.match(await said(), /step 116/, 'the block below');
+    await page.keyboard.press('End');
+    assert.match(await said(), /24 MiB free/);
+    await page.keyboard.press('Enter');
+    await pinned().waitFor();
+    await page.keyboard.press('Escape');
+    await pinned().waitFor({ state: 'detached' });
+  });
+
+  test('the slider goes from event to event, and the lines follow it', async () => {
+    await to(`${CAPTURE}?rank=2`);
+    assert.equal(await slider().inputValue(), '149');
+    await page.keyboard.press(',');
+    await page.waitForFunction(() => /at=121/.test(location.hash));
+    assert.equal(await slider().inputValue(), '121');
+    await page.keyboard.press(',');
+    await page.waitForFunction(() => /at=120/.test(location.hash));
+    await settle(page);
+    await page.getByRole('heading', { name: 'What rank 2 holds, by line, of steps 1 to 120' }).waitFor();
+    assert.ok(made.asked.some(of => /kept\?.*to=120/.test(of)), 'the lines are asked for');
+    assert.match(await page.getByRole('main').innerText(), /end of step 120: .* in \d+ of \d+ blocks were there; pale ones/);
+    await page.keyboard.press('.');
+    await page.waitForFunction(() => /at=121/.test(location.hash));
+    await slider().fill('149');
+    await page.waitForFunction(() => !/at=/.test(location.hash));
+    await slider().focus();
+    await page.keyboard.press(',');
+    await page.waitForFunction(() => /at=121/.test(location.hash), null, { timeout: 5000 });
+  });
+
+  test('the order, the colours and the scale are a part of the address', async () => {
+    await to(`${CAPTURE}?rank=2`);
+    await page.getByLabel('sorted by').selectOption('address');
+    await page.getByLabel('coloured by').selectOption('age');
+    await page.locator('label', { hasText: /^rows / }).locator('select').selectOption('bytes');
+    await page.waitForFunction(() => ['map=address', 'colour=age', 'scale=bytes'].every(of => location.hash.includes(of)));
+    await page.getByText('allocated in step 149').waitFor();
+  });
+
+  test('of 60,000 blocks each can be reached', async () => {
+    const held = capture('train-7b', {});
+    made.change = (path, found) => (path.endsWith('/segments') ? segments(held, 2, 20_000) : found);
+    try {
+      await to(`${CAPTURE}?rank=2&map=address`);
+      await map().focus();
+      for (const key of ['ArrowDown', 'End', 'ArrowLeft']) await page.keyboard.press(key);
+      assert.match(await said(), /step 149/);
+      await page.keyboard.press('Enter');
+      await pinned().getByRole('button', { name: 'Show its segment alone' }).click();
+      await page.waitForFunction(() => /segment=0x/.test(location.hash));
+      assert.match(await said(), /Map of 64 rows/);
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
+  test('a capture that no incident uses any more leads to the one that is used', async () => {
+    made.change = (path, found) =>
+      path === 'captures/cap-later' ? { ...found, trigger: 'growth', trigger_rank: 2 } : found;
+    try {
+      await to('#/capture/cap-later');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const none = page.getByText('No incident uses this capture now: inc-train-7b of rank 2 uses cap-train-7b');
+    await none.getByRole('link', { name: 'cap-train-7b' }).click();
+    await page.getByRole('heading', { name: 'Capture cap-train-7b' }).waitFor();
+    assert.equal(await page.getByRole('link', { name: 'cap-train-7b', exact: true }).count(), 0, 'it is in view');
+  });
+
+  test('an incident leads to the map of its rank', async () => {
+    await to(INCIDENT);
+    await page.getByRole('link', { name: 'Segments, blocks and lines of rank 2 in this capture' }).click();
+    await page.getByRole('heading', { name: 'Segments of rank 2' }).waitFor();
+  });
+});
