@@ -78,7 +78,7 @@ async fn compare_snapshots(
     }
     let mut context = context.clone();
     if let Some(own) = peak.filter(|_| !peaks.is_empty() && peaks.len() == snapshots.len()) {
-        context.level = own.beyond(&peaks);
+        (context.peaks, context.level) = (Some(own.peaks(&peaks)), own.beyond(&peaks));
     }
     let compared = blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();

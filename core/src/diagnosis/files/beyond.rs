@@ -9,7 +9,7 @@ use alloc::vec;
 use super::held::Kind;
 use crate::diagnosis::evidence::account::{Stack, median, primary_device};
 use crate::diagnosis::evidence::case::share_of;
-use crate::diagnosis::evidence::context::LevelLine;
+use crate::diagnosis::evidence::context::{LevelLine, Peaks};
 use crate::diagnosis::evidence::past::Past;
 use crate::diagnosis::words::bytes;
 use crate::snapshot::frames::telling_frame;
@@ -20,14 +20,19 @@ pub(super) const NAMED_PPM_MIN: u32 = 500_000;
 
 /// Bytes that each line of a rank held at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct PeakLines(BTreeMap<(Frame, Kind), u64>);
+pub struct PeakLines {
+    /// Allocated in all.
+    bytes: u64,
+    by_line: BTreeMap<(Frame, Kind), u64>,
+}
 
 impl PeakLines {
     /// At the highest moment of the trace of its primary device; none without a trace.
     pub fn of(rank: &RankSnapshot) -> Option<Self> {
         let peak = Past::of(rank, primary_device(rank)?).peak?;
         let held = peak.uses.iter().map(|of| (of.stack, of.bytes));
-        Some(Self::by_stack(|stack| rank.frames_of(stack).collect(), held))
+        let lines = Self::by_stack(|stack| rank.frames_of(stack).collect(), held);
+        Some(Self { bytes: peak.bytes, ..lines })
     }
 
     /// Of what each of these stacks held.
@@ -35,43 +40,46 @@ impl PeakLines {
         frames_of: impl Fn(u32) -> Stack<'a>,
         held: impl Iterator<Item = (u32, u64)>,
     ) -> Self {
-        let mut by_line = BTreeMap::new();
+        let (mut by_line, mut all) = (BTreeMap::new(), 0_u64);
         for (stack, bytes) in held {
             let frames = frames_of(stack);
             let line = (telling_frame(&frames).cloned().unwrap_or_default(), Kind::of(&frames));
             let sum: &mut u64 = by_line.entry(line).or_default();
             *sum = sum.saturating_add(bytes);
+            all = all.saturating_add(bytes);
         }
-        Self(by_line)
+        Self { bytes: all, by_line }
     }
 
-    fn bytes(&self) -> u64 {
-        self.0.values().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+    /// What it allocated in all, beside the median of the others.
+    pub fn peaks(&self, others: &[Self]) -> Peaks {
+        let peers = median(others.iter().map(|other| other.bytes).collect());
+        Peaks { own: self.bytes, peers, step: 0 }
     }
 
     /// The line that is furthest beyond the median of the others. It is named where it is most of
     /// what the rank has beyond them.
     pub fn beyond(&self, others: &[Self]) -> LevelLine {
-        let usual =
-            |of: &dyn Fn(&Self) -> u64| median(others.iter().map(of).collect::<vec::Vec<_>>());
-        let lines = self.0.iter().rev().map(|(line, &held)| {
-            let others = usual(&|other| other.0.get(line).copied().unwrap_or(0));
-            (held.saturating_sub(others), held, others, line)
+        let lines = self.by_line.iter().rev().map(|(line, &held)| {
+            let of_others =
+                others.iter().map(|other| other.by_line.get(line).copied().unwrap_or(0));
+            let usual = median(of_others.collect());
+            (held.saturating_sub(usual), held, usual, line)
         });
         // Of equal ones the first, which holds most.
         let most = lines.max_by_key(|&(beyond, held, ..)| (beyond, held));
-        let Some((more @ 1.., held, others, (frame, kind))) = most else {
+        let Some((more @ 1.., held, usual, (frame, kind))) = most else {
             return LevelLine::default();
         };
-        let all = self.bytes().saturating_sub(usual(&Self::bytes));
+        let all = self.bytes.saturating_sub(self.peaks(others).peers);
         let [more, all] = [more, all].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let (ppm, name) = (share_of(more, all), kind.name(frame));
         let is_most = ppm >= NAMED_PPM_MIN;
-        let (held, others) = (bytes(held), bytes(others));
+        let (held, usual) = (bytes(held), bytes(usual));
         LevelLine {
             line: (is_most && *kind != Kind::Nameless).then(|| (frame.clone(), ppm)),
             said: if is_most { format!("; most of that is {name}") } else { String::new() },
-            evidence: vec![format!("{held} {name}; {others} on the median of the others")],
+            evidence: vec![format!("{held} {name}; {usual} on the median of the others")],
         }
     }
 }
