@@ -104,6 +104,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     let job = &answer["jobs"][0];
     assert_eq!((&job["state"], &job["class"]), (&json!("incident"), &json!("leak")));
     assert_eq!((&job["ranks_alive"], &job["step_max"]), (&json!(4), &json!(step)));
+    assert_eq!(job["step_on_tapes"], 1);
     assert_eq!((&job["incidents_open"], &job["nodes"]), (&json!(1), &json!(["node-a"])));
     let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
     let rank = &answer["ranks"][2];

@@ -1,4 +1,4 @@
-//! Segments, deferred frees and lanes beside each other, at moments of the past.
+//! Segments, pending frees and lanes beside each other, at moments of the past.
 //!
 //! The oracle for one lane keeps its state after every step, as `tape/tests/rewind.rs` does for
 //! plain blocks. The other tests are single cases: what a lane says whose ring no longer reaches

@@ -483,7 +483,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     fn a_job_shows_how_far_its_ranks_are_apart() {
         let job: Job =
             parse(&json!({ "job": "j", "world_size": 8, "ranks_alive": 7, "step_min": 3,
-            "step_max": 5, "state": "incident", "class": "host", "nodes": ["a", "b"] }))
+            "step_max": 5, "step_on_tapes": 1, "state": "incident", "class": "host", "nodes": ["a", "b"] }))
             .expect("shape");
         let text = jobs(&Jobs { jobs: vec![job], ..Jobs::default() }, 0);
         for word in ["7/8", "3-5", "host", "a,b"] {

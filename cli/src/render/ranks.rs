@@ -19,7 +19,7 @@ const LAYERS: [(&str, &str); 7] = [
     ("NCCL", ">NCCL"),
     ("other code", ">other code"),
     ("unused by tensors", ">unused"),
-    ("deferred frees", ">deferred"),
+    ("pending frees", ">pending"),
     ("in use by tensors", ">in use"),
 ];
 
@@ -244,7 +244,7 @@ mod tests {
         let expected = "\
 RANK  DEVICE    NCCL  IN USE  UNACCOUNTED     SIZE
    0       0  10 MiB  20 MiB       70 MiB  100 MiB
-unaccounted: free, other processes, other code, unused by tensors, deferred frees, \
+unaccounted: free, other processes, other code, unused by tensors, pending frees, \
 context and kernels
 
 RANK  PRIVATE  FILES  SHARED  SWAPPED  PINNED  WORKERS  WORKER PRIVATE  CGROUP     LIMIT  KILLS

@@ -51,6 +51,7 @@ fn job(view: &Visible<'_>, attempt: &Attempt) -> Job {
         clock: clock.into(),
         step_min: steps().min().unwrap_or(0),
         step_max: steps().max().unwrap_or(0),
+        step_on_tapes: attempt.captures.oldest_step(),
         state: state.into(),
         class: class.map(Into::into),
         started_wall_ns: record.started_wall_ns,

@@ -115,7 +115,7 @@ async fn the_memory_of_a_rank_is_a_device_partition_and_host_memory() {
         ("cached", None),
         ("inactive split", None),
         ("unused by tensors", Some(4096 * MIB - held - 6 * MIB)),
-        ("deferred frees", Some(6 * MIB)),
+        ("pending frees", Some(6 * MIB)),
         ("rounding", None),
         ("requested", None),
         ("in use by tensors", Some(held)),

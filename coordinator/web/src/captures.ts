@@ -2,12 +2,12 @@
 
 import type { Capture, Job } from './types';
 
-/**
- * Whether a capture at the end of a step may be asked for: it is of the newest attempt, which has
- * finished the step. How far back the tapes go is not known.
- */
+/** Whether a tape of the newest attempt still shows the end of a step. */
 export const mayCapture = (job: Job | undefined, attempt: number, step: number): boolean =>
-  job?.attempt === attempt && step <= job.step_max;
+  job?.attempt === attempt &&
+  job.step_on_tapes > 0 &&
+  step >= job.step_on_tapes &&
+  step <= job.step_max;
 
 /** The captures of a job before and after the one with this id, by the time of their requests. */
 export function besides(captures: Capture[], id: string | null) {

@@ -16,6 +16,7 @@ export const job = (name, of) => ({
   clock: 'steps',
   step_min: 799,
   step_max: LAST_STEP,
+  step_on_tapes: 1,
   total_steps: null,
   state: 'incident',
   class: 'leak',

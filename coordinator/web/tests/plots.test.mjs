@@ -140,7 +140,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
     const offer = page.getByRole('button', { name: /^Capture all ranks at the end of step/ });
     assert.equal(
       await offer.innerText(),
-      'Capture all ranks at the end of step 750, if a tape still has it',
+      'Capture all ranks at the end of step 750',
     );
     await offer.click();
     await page.getByText('capture cap-later is being collected').waitFor();

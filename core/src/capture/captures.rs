@@ -322,6 +322,12 @@ impl Captures {
         self.close_if_done(now_ns);
     }
 
+    /// The oldest step whose end a tape still shows; 0 where none does.
+    pub fn oldest_step(&self) -> u64 {
+        let tapes = self.comparable(&Reason::Manual).into_iter();
+        tapes.map(|(_, tape)| tape.oldest_step).filter(|&step| step > 0).min().unwrap_or(0)
+    }
+
     /// The clock moved on. Harmless if early.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         let Some(flight) = &mut self.flight else { return };

@@ -427,10 +427,10 @@ impl Behind {
         };
         match self.why {
             Lag::Late => format!("rank {rank} {reached}: it is desynchronised, not leaking"),
-            Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
+            Lag::Dead => format!("rank {rank} is dead; in its last reading it {reached}"),
             Lag::Silent => format!(
-                "rank {rank} {reached} when last looked at, {} before: it is stopped, or cannot \
-                 be looked at",
+                "rank {rank} {reached} in its last reading, {} before: it is stopped, or cannot \
+                 be read",
                 duration(self.ns.unwrap_or(0))
             ),
         }

@@ -311,7 +311,7 @@ fn refuser(kind: ActionKind) -> &'static str {
 fn cool_down(kind: ActionKind, left: String, is_dry_run: bool) -> String {
     let verb = kind.verb();
     match is_dry_run {
-        true => format!("it is a dry run, and has decided to {verb}; it decides again in {left}"),
+        true => format!("the dry run already decided to {verb}; it decides again in {left}"),
         false => format!("it is too early to {verb} again: {left} of cool-down left"),
     }
 }

@@ -171,8 +171,7 @@ fn a_dry_run_does_not_claim_that_a_restart_was_made() {
     let mut policy = Policy::new(settings(Mode::DryRun));
     let mut why = || policy.decide(MINUTE, &leak()).to_string();
     assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
-    let again = "did nothing: it is a dry run, and has decided to restart; it decides again in \
-                 30 min";
+    let again = "did nothing: the dry run already decided to restart; it decides again in 30 min";
     assert_eq!(why(), again);
 }
 
@@ -394,7 +393,7 @@ fn remedies_are_tried_mildest_first_and_never_again_after_two_failures() {
 #[test]
 fn a_remedy_that_was_just_done_is_no_reason_for_the_next() {
     let act = "it is too early to collect garbage again: 30 s of cool-down left";
-    let dry_run = "it is a dry run, and has decided to collect garbage; it decides again in 30 s";
+    let dry_run = "the dry run already decided to collect garbage; it decides again in 30 s";
     for (mode, why) in [(Mode::Act, act), (Mode::DryRun, dry_run)] {
         let mut policy = Policy::new(settings(mode));
         let mut decide = |second: u64| {

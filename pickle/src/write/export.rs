@@ -12,7 +12,7 @@
 //! | `frames` of segments and of frees | segments: none; a free: those of the allocation |
 //! | `device_free` of an OOM | device size less what this process reserves: an upper bound |
 //! | `time_us` | exact distances; the last event is put at the end of the step |
-//! | `state` | `active_allocated` or `inactive`: deferred frees look like frees |
+//! | `state` | `active_allocated` or `inactive`: pending frees look like frees |
 //!
 //! A key that PyTorch does not have, `memtape`, says which rank and step this is, where its steps
 //! end, under `unknown` which of these fields are made up, for each device what it reserves and

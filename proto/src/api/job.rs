@@ -45,6 +45,8 @@ pub struct Job {
     pub step_min: u64,
     /// Last finished step of the rank that is furthest ahead.
     pub step_max: u64,
+    /// Oldest step at whose end a tape still shows the memory of its rank; 0 where none does.
+    pub step_on_tapes: u64,
     /// The most severe state of its ranks and of its open incidents.
     pub state: Named<JobState>,
     /// Class of the most urgent open incident where the state is `incident`; null in another state,

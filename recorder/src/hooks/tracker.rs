@@ -1,7 +1,7 @@
 //! Hook 2: the trace tracker of PyTorch's caching allocator.
 //!
 //! `attachAllocatorTraceTracker` (torch 2.2 and later) calls back for everything the allocator
-//! does: requested size, stream and pool of a block, segments, deferred frees. It is a virtual
+//! does: requested size, stream and pool of a block, segments, pending frees. It is a virtual
 //! function that no library exports and whose slot moves with nearly every release, so there is no
 //! table of versions here. The slot is *found*, or nothing is called:
 //!

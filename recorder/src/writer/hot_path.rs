@@ -142,7 +142,7 @@ pub(crate) fn traced(entry: &Traced) {
     }
 }
 
-/// Records entries without a report of their own: segments, snapshots, completed deferred frees.
+/// Records entries without a report of their own: segments, snapshots, completed pending frees.
 #[cold]
 fn traced_apart(recorder: &Recorder, traces: &Traces, entry: &Traced) {
     let Some(lane) = recorder.allocator_lane(entry.device) else { return };

@@ -101,12 +101,12 @@ pub enum Name {
     /// Free parts of segments in which other blocks are in use.
     #[strum(serialize = "inactive split")]
     InactiveSplit,
-    /// The two before together, where segments are not known (and deferred frees, where those are
+    /// The two before together, where segments are not known (and pending frees, where those are
     /// not known either).
     #[strum(serialize = "unused by tensors")]
     Unused,
     /// Taken back, but other streams still use it.
-    #[strum(serialize = "deferred frees")]
+    #[strum(serialize = "pending frees")]
     Deferred,
     /// Bytes handed out beyond the requested size.
     Rounding,

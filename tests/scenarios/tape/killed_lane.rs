@@ -1,5 +1,5 @@
 //! A lane's writer killed a thousand times, at any instant, in everything that a lane can hold:
-//! blocks, deferred frees, segments, ranges that are mapped and unmapped, failed requests, marks.
+//! blocks, pending frees, segments, ranges that are mapped and unmapped, failed requests, marks.
 //!
 //! Children are forks that write a seeded history into shared memory and know nothing else, so that
 //! a kill costs milliseconds. The same history is replayed here up to the last event that the tape

@@ -34,7 +34,7 @@ const KINDS: Record<string, [kind: string, account: string]> = {
   requested: ['layer-0', 'allocated'],
   'in use by tensors': ['layer-0', 'allocated'],
   rounding: ['layer-1', 'allocated'],
-  'deferred frees': ['layer-2', 'deferred'],
+  'pending frees': ['layer-2', 'deferred'],
   cached: ['layer-3', 'reserved'],
   'unused by tensors': ['layer-3', 'reserved'],
   'inactive split': ['layer-4', 'reserved'],

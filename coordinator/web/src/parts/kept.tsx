@@ -86,7 +86,7 @@ function CaptureAt({ job, step, unit }: { job: string; step: number; unit: strin
   return (
     <>
       <button type="button" onClick={ask}>
-        {`Capture all ranks at the end of ${unit} ${whole(step)}, if a tape still has it`}
+        {`Capture all ranks at the end of ${unit} ${whole(step)}`}
       </button>
       <span role="status">{said}</span>
     </>

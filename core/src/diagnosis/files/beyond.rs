@@ -16,7 +16,7 @@ use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
 
 /// Share of what is beyond the others with which a line is named, in parts per million.
-pub(super) const NAMED_PPM_MIN: u32 = 500_000;
+const NAMED_PPM_MIN: u32 = 500_000;
 
 /// Bytes that each line of a rank held at one moment.
 #[derive(Clone, Debug, Default)]
@@ -57,29 +57,52 @@ impl PeakLines {
         Peaks { own: self.bytes, peers, step: 0 }
     }
 
-    /// The line that is furthest beyond the median of the others. It is named where it is most of
-    /// what the rank has beyond them.
+    /// The line that is furthest beyond the median of the others.
     pub fn beyond(&self, others: &[Self]) -> LevelLine {
+        self.furthest(others, |name, held, usual| {
+            let (held, usual) = (bytes(held), bytes(usual));
+            format!("{held} {name}; {usual} on the median of the others")
+        })
+    }
+
+    /// The line that needs most more than at an earlier peak.
+    pub(super) fn grown_since(&self, first: Self) -> LevelLine {
+        self.furthest(&[first], |name, held, first| {
+            let more = bytes(held.saturating_sub(first));
+            format!(
+                "memory {name} grew by {more} from the peak of the first whole step to that of the \
+                 last"
+            )
+        })
+    }
+
+    /// The line that is furthest beyond the median of the others. It is named where it is most of
+    /// what all lines have beyond them. `evidence` has its name, and what it holds here and there.
+    fn furthest(
+        &self,
+        others: &[Self],
+        evidence: impl FnOnce(&str, u64, u64) -> String,
+    ) -> LevelLine {
         let lines = self.by_line.iter().rev().map(|(line, &held)| {
             let of_others =
                 others.iter().map(|other| other.by_line.get(line).copied().unwrap_or(0));
             let usual = median(of_others.collect());
             (held.saturating_sub(usual), held, usual, line)
         });
+        let all = lines.clone().fold(0_u64, |sum, (more, ..)| sum.saturating_add(more));
         // Of equal ones the first, which holds most.
-        let most = lines.max_by_key(|&(beyond, held, ..)| (beyond, held));
+        let most = lines.max_by_key(|&(more, held, ..)| (more, held));
         let Some((more @ 1.., held, usual, (frame, kind))) = most else {
             return LevelLine::default();
         };
-        let all = self.bytes.saturating_sub(self.peaks(others).peers);
         let [more, all] = [more, all].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let (ppm, name) = (share_of(more, all), kind.name(frame));
         let is_most = ppm >= NAMED_PPM_MIN;
-        let (held, usual) = (bytes(held), bytes(usual));
+        let is_named = is_most && *kind != Kind::Nameless;
         LevelLine {
-            line: (is_most && *kind != Kind::Nameless).then(|| (frame.clone(), ppm)),
+            line: is_named.then(|| (frame.clone(), ppm)),
             said: if is_most { format!("; most of that is {name}") } else { String::new() },
-            evidence: vec![format!("{held} {name}; {usual} on the median of the others")],
+            evidence: vec![evidence(&name, held, usual)],
         }
     }
 }

@@ -10,9 +10,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::aligned::Aligned;
-use super::beyond::{NAMED_PPM_MIN, PeakLines};
+use super::beyond::PeakLines;
 use super::failures;
-use super::held::{HeldLine, Kind, by_line, kept};
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
@@ -22,7 +21,6 @@ use crate::detector::{
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
 use crate::diagnosis::evidence::account::median;
-use crate::diagnosis::evidence::case::share_of;
 use crate::diagnosis::evidence::context::{Context, LevelLine, Peaks, TraceGrowth};
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::past::whole;
@@ -31,7 +29,7 @@ use crate::diagnosis::words::{bytes, plural};
 use crate::roles::are_most;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{Frame, RankSnapshot};
+use crate::snapshot::{Frame, RankSnapshot, StackUse};
 
 /// Whole steps that say something about what each of them needs.
 const STEPS_COMPARED_MIN: usize = 3;
@@ -132,28 +130,17 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
     let (at, ranks, scope) = steepest(all, &rates, judged.len())?;
     let (one, trend) = (all.get(at)?, (*found.get(at)?)?);
     let is_peak = layer == Layer::Peak;
-    let line = if is_peak { growing_line(one) } else { None };
-    let named = line.as_ref().filter(|(line, ppm)| is_named(line) && *ppm >= NAMED_PPM_MIN);
-    let name =
-        named.map_or(String::new(), |(line, _)| format!("; most of that is {}", line.name()));
-    let beyond = beyond_peak(one).map_or(String::new(), |said| format!("; {said}"));
-    let grew = line.iter().map(|(line, _)| {
-        let more = bytes(line.grown.unsigned_abs());
-        let name = line.name();
-        format!(
-            "memory {name} grew by {more} from the peak of the first whole step to that of the last"
-        )
+    let of_steps = one.past().whole_peaks.as_ref().filter(|_| is_peak);
+    let mut level = of_steps.map_or(LevelLine::default(), |(first, last)| {
+        peak_lines(one, &last.uses).grown_since(peak_lines(one, &first.uses))
     });
+    level.said += &beyond_peak(one).map_or(String::new(), |said| format!("; {said}"));
+    level.evidence.extend(in_segments(one, layer));
     let what = "batches that are sorted by length, or a curriculum, look the same";
     let trace = TraceGrowth {
         steps: trend.steps,
         against: doubts(one, is_peak, what),
         ..TraceGrowth::default()
-    };
-    let level = LevelLine {
-        line: named.map(|(line, ppm)| (line.frame.clone(), *ppm)),
-        said: format!("{name}{beyond}"),
-        evidence: grew.chain(in_segments(one, layer)).collect(),
     };
     let mut candidate = Candidate::new(all, at, (layer, scope), ranks, trace);
     let growth = &mut candidate.growth;
@@ -199,26 +186,9 @@ pub(super) fn trend(one: &Aligned<'_>, layer: Layer) -> Option<StepTrend> {
     found.filter(|found| is_of_a_step(one, found.bytes_per_step))
 }
 
-/// The line that needs more at the last whole peak than at the first, and its share of what all
-/// lines need more, in parts per million.
-fn growing_line(one: &Aligned<'_>) -> Option<(HeldLine, u32)> {
-    let (first, last) = one.past().whole_peaks.as_ref()?;
-    let first = by_line(one, &kept(&first.uses));
-    let mut lines: Vec<HeldLine> = by_line(one, &kept(&last.uses)).into_values().collect();
-    for line in &mut lines {
-        let was = first.get(&(line.frame.clone(), line.kind)).map_or(0, |line| line.bytes);
-        line.grown = i64::try_from(line.bytes.saturating_sub(was)).unwrap_or(i64::MAX);
-    }
-    let all = lines.iter().fold(0_i64, |sum, line| sum.saturating_add(line.grown));
-    let most = lines
-        .into_iter()
-        .max_by(|a, b| a.grown.cmp(&b.grown).then_with(|| b.frame.cmp(&a.frame)))?;
-    let ppm = share_of(most.grown, all);
-    (most.grown > 0).then_some((most, ppm))
-}
-
-fn is_named(line: &HeldLine) -> bool {
-    line.kind != Kind::Nameless
+/// What each line held at a peak.
+fn peak_lines(one: &Aligned<'_>, uses: &[StackUse]) -> PeakLines {
+    PeakLines::by_stack(|stack| one.stack(stack), uses.iter().map(|of| (of.stack, of.bytes)))
 }
 
 /// How much more is reserved than the steps need, where that is much.
@@ -371,11 +341,12 @@ fn uneven(
 /// known.
 fn line_beyond(all: &[Aligned<'_>], one: &Aligned<'_>) -> LevelLine {
     let are_known = all.iter().all(|one| one.past().peak.is_some());
-    let lines = |one: &Aligned<'_>| {
-        let peak = one.past().peak.as_ref().filter(|_| are_known);
-        let at_peak = peak.into_iter().flat_map(|peak| &peak.uses).map(|of| (of.stack, of.bytes));
-        let now = one.kept.iter().filter(|_| !are_known).map(|(&stack, of)| (stack, of.bytes));
-        PeakLines::by_stack(|stack| one.stack(stack), at_peak.chain(now))
+    let lines = |one: &Aligned<'_>| match &one.past().peak {
+        Some(peak) if are_known => peak_lines(one, &peak.uses),
+        _ => {
+            let now = one.kept.iter().map(|(&stack, of)| (stack, of.bytes));
+            PeakLines::by_stack(|stack| one.stack(stack), now)
+        }
     };
     let others = all.iter().filter(|other| other.rank != one.rank);
     lines(one).beyond(&others.map(lines).collect::<Vec<_>>())

@@ -36,13 +36,6 @@ pub struct HeldLine {
     pub others_blocks: Option<u64>,
 }
 
-impl HeldLine {
-    /// The line in words.
-    pub(crate) fn name(&self) -> String {
-        self.kind.name(&self.frame)
-    }
-}
-
 /// What memory is for, where its stack tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]

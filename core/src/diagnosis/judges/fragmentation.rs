@@ -54,7 +54,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
             tensors,
             format!("live tensors grew by {grown} too, so it is more than fragmentation"),
         )
-        .excluded_by(Some(is_deferred(case)), "deferred frees explain it", "")
+        .excluded_by(Some(is_deferred(case)), "pending frees explain it", "")
         .excluded_by(Some(is_in_pools(case)), "private pools explain it", "")
         .excluded_by(
             Some(case.churn.is_thrash()),
