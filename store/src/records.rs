@@ -219,6 +219,8 @@ pub struct CaptureRecord {
     pub closed_store_ns: Option<i64>,
     /// True when all ranks answered.
     pub complete: bool,
+    /// True where it is of one rank, which asked for it without proof of its identity.
+    pub is_alone: bool,
 }
 
 /// A token of a program or a user; the token itself is not kept.
@@ -280,7 +282,8 @@ impl CaptureRecord {
         self.closed_wall_ns.is_some()
     }
 
-    /// The manifest of an interrupted capture, to take it up again. The monotonic clock starts at
+    /// The manifest of a stored capture, for the capture machine of a new process; whether it is
+    /// complete is left open. The monotonic clock starts at
     /// the wall clock's reading, so that times of an earlier process lie on it; a time in the
     /// future, after a clock was set back, becomes the present.
     pub fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
@@ -295,6 +298,7 @@ impl CaptureRecord {
             requested_ns: before(self.requested_wall_ns),
             closed_ns: self.closed_wall_ns.map_or(now_ns, before),
             complete: false,
+            is_alone: self.is_alone,
             parts: parts.to_vec(),
         }
     }

@@ -53,7 +53,7 @@ async fn compare_snapshots(
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     stored: &Snapshots,
 ) -> Result<Box<Diagnosis>, NotCompared> {
-    // What the peaks of a rank are made of, its blocks do not show: the events do.
+    // Live blocks do not show a peak; the events of the trace do.
     let of_peaks = growth.layer == Layer::Spread;
     let Loaded { snapshot: suspect, mut bytes, peak } =
         load(stored, suspect, Trace { is_kept: true, of_peaks }).await?;
@@ -92,19 +92,19 @@ async fn compare_snapshots(
     Ok(Box::new(diagnosis))
 }
 
-/// What is done with the events of a snapshot.
+/// How the trace of a snapshot is used.
 #[derive(Clone, Copy)]
 struct Trace {
-    /// They stay.
+    /// It is kept after reading.
     is_kept: bool,
-    /// They are asked what the peak was made of.
+    /// The lines at its peak are read from it.
     of_peaks: bool,
 }
 
 /// A snapshot in memory.
 struct Loaded {
     snapshot: RankSnapshot,
-    /// Most bytes of memory that it takes.
+    /// Most bytes of memory that it takes, with a trace that was dropped.
     bytes: u64,
     peak: Option<PeakLines>,
 }

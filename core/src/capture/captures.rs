@@ -176,18 +176,18 @@ impl Captures {
         let first_ns = manifest.requested_ns.saturating_add(limit_ns);
         let moved_ns = now_ns.saturating_add(limit_ns / 2).min(first_ns.saturating_add(limit_ns));
         self.flight = Some(Flight::resume(manifest, first_ns.max(moved_ns)));
-        self.spent.last_ns = Some(now_ns);
+        self.spent_of(manifest.is_alone).last_ns = Some(now_ns);
         self.ask_all(now_ns);
         self.close_if_done(now_ns);
         self.handle_timeout(now_ns);
         true
     }
 
-    /// Takes up a capture that was closed before the shell went away: its time and its stored bytes
-    /// still count.
+    /// Counts the time and the stored bytes of a capture that was closed before the shell went
+    /// away.
     pub fn closed_before(&mut self, manifest: &Manifest) {
         let limits = self.limits.clone();
-        let spent = self.spent_of(manifest.parts.len() < self.ranks.len().min(2));
+        let spent = self.spent_of(manifest.is_alone);
         spent.budget.spend(manifest.closed_ns, manifest, &limits);
         if manifest.reason != Reason::Baseline {
             spent.last_ns = spent.last_ns.max(Some(manifest.requested_ns));

@@ -343,9 +343,13 @@ fn captures_of_an_earlier_shell_count() {
     let limits = Limits { bytes_max: 20, interval_ns_min: 0, ..Limits::default() };
     let mut again = Captures::new("job", 0, limits);
     again.rank_up((0, "tape"), "node");
+    // One of a rank alone keeps no capture of the job waiting.
+    again.closed_before(&Manifest { is_alone: true, ..closed.clone() });
+    again.request(101 * SECOND, id("b"), growth(), None).expect("nothing is spent");
     again.closed_before(&Manifest { parts: closed.parts[..1].to_vec(), ..closed.clone() });
     again.closed_before(&closed);
-    let over = again.request(101 * SECOND, id("b"), growth(), None);
+    again.close(101 * SECOND);
+    let over = again.request(101 * SECOND, id("c"), growth(), None);
     assert!(matches!(over, Err(Refusal::OverBudget { spent_bytes: 30, .. })), "{over:?}");
 }
 

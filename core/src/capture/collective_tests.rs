@@ -99,8 +99,8 @@ fn a_dead_rank_that_had_enqueued_more_waits_for_nothing() {
         &[2],
         Verdict::Desynchronised,
         "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14 s at the capture, \
-         with more enqueued up to 852; rank 2 is dead and had enqueued only 830 when last looked \
-         at",
+         with more enqueued up to 852; rank 2 is dead; in its last reading it had enqueued only \
+         830",
     );
 }
 

@@ -99,6 +99,7 @@ impl Flight {
         let (step, before_step) = (manifest.step, manifest.before_step);
         let requested_ns = manifest.requested_ns;
         let mut flight = Self::new(id, reason, step, before_step, requested_ns, deadline_ns);
+        flight.is_alone = manifest.is_alone;
         for part in &manifest.parts {
             flight.add(part.rank, &part.tape_id, &part.node);
             let Some(hash) = part.hash else { continue };
@@ -264,6 +265,7 @@ impl Flight {
             requested_ns: self.requested_ns,
             closed_ns: closed_ns.unwrap_or(self.requested_ns),
             complete: parts.iter().all(Part::is_aligned),
+            is_alone: self.is_alone,
             parts,
         }
     }

@@ -103,6 +103,8 @@ pub struct Manifest {
     pub closed_ns: u64,
     /// Every rank is aligned and stored.
     pub complete: bool,
+    /// It is of one rank, which asked for it without proof of its identity.
+    pub is_alone: bool,
     /// One for each rank, in order of ranks.
     pub parts: Vec<Part>,
 }

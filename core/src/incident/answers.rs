@@ -317,6 +317,9 @@ fn about_line(
 
 // --- leak or just big ---------------------------------------------------------
 
+/// What a failed request is called.
+const OUT_OF_MEMORY: &str = "out of memory";
+
 /// What it is, how sure that is, and how urgent.
 fn kind(of: &Incident, context: &Context<'_>) -> Answer {
     let urgency = match of.urgency {
@@ -338,10 +341,11 @@ fn kind(of: &Incident, context: &Context<'_>) -> Answer {
     let class = of.class();
     // That a process has ended, or that too little was recorded, is certain.
     let is_certain = matches!(class, Class::Died | Class::OutOfMemory | Class::Telemetry);
-    let named = kind_of(of, context).filter(|_| sure_ppm > 0);
+    let named = kind_of(of).filter(|_| sure_ppm > 0);
     let (text, why) = match named {
-        Some((name, why)) if is_certain => (name.to_string(), why),
-        Some((name, why)) => (format!("{} sure: {name}", percent(sure_ppm)), why),
+        Some(_) if class == Class::OutOfMemory => led_by(of, context),
+        Some((name, why)) if is_certain => (name.to_string(), why.to_string()),
+        Some((name, why)) => (format!("{} sure: {name}", percent(sure_ppm)), why.to_string()),
         None => {
             let text = if of.is_open() { "no diagnosis yet" } else { "no diagnosis" };
             (text.to_string(), unexplained(of))
@@ -351,9 +355,9 @@ fn kind(of: &Incident, context: &Context<'_>) -> Answer {
 }
 
 /// What a class is called, and whether it is a leak or just big; none where it is not known.
-fn kind_of(of: &Incident, context: &Context<'_>) -> Option<(&'static str, String)> {
+fn kind_of(of: &Incident) -> Option<(&'static str, &'static str)> {
     let class = of.class();
-    let (name, why) = match class {
+    Some(match class {
         Class::Leak => (class.noun(), "memory is kept that should be freed"),
         Class::ReferenceCycles => (class.noun(), "a leak until Python's collector runs"),
         Class::Pressure => ("pressure", "just big: the job needs this much"),
@@ -368,25 +372,32 @@ fn kind_of(of: &Incident, context: &Context<'_>) -> Option<(&'static str, String
         Class::NonTorch => (class.noun(), "not of PyTorch's allocator"),
         Class::Desynchronised => ("desynchronised ranks", "neither: ranks wait for another"),
         Class::Died => ("a process that died", "neither: a process has ended"),
-        Class::OutOfMemory => return Some(led_by(of, context)),
+        Class::OutOfMemory => (OUT_OF_MEMORY, ""),
         Class::Telemetry => ("too little was recorded", "what it is cannot be said"),
         Class::Unknown => return None,
-    };
-    Some((name, why.to_string()))
+    })
 }
 
-/// What a request failed of: that which was reported before, where it is known.
-fn led_by(of: &Incident, context: &Context<'_>) -> (&'static str, String) {
-    const ITSELF: &str = "out of memory";
-    match (context.related, &of.related) {
-        (Some(before), _) if before.growth.is_standstill() => {
-            (ITSELF, "it ended a standstill that was reported before".to_string())
+/// What a failed request ended, and how sure that is; that it failed where nothing else is known.
+fn led_by(of: &Incident, context: &Context<'_>) -> (String, String) {
+    let itself = |why: String| (OUT_OF_MEMORY.to_string(), why);
+    let before = match (context.related, &of.related) {
+        (Some(before), _) => before,
+        (None, Some(id)) => {
+            return itself(format!("it ended {id}, which is not known here any more"));
         }
-        (Some(before), _) => {
-            (before.class().noun(), "it was reported before, and ended out of memory".to_string())
+        (None, None) => return itself("no growth was reported before it".to_string()),
+    };
+    let sure_ppm = before.diagnosis.as_ref().map_or(0, |known| known.confidence_ppm);
+    match kind_of(before).filter(|_| sure_ppm > 0 && !before.growth.is_standstill()) {
+        Some((name, _)) => {
+            let why = format!("reported before as {}; the job then ran out of memory", before.id);
+            (format!("{} sure: {name}", percent(sure_ppm)), why)
         }
-        (None, Some(id)) => (ITSELF, format!("it ended {id}, which is not known here any more")),
-        (None, None) => (ITSELF, "no growth was reported before it".to_string()),
+        None if before.growth.is_standstill() => {
+            itself(format!("it ended the standstill that {} reports", before.id))
+        }
+        None => itself(format!("it ended the growth that {} reports", before.id)),
     }
 }
 

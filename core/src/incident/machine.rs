@@ -409,8 +409,9 @@ impl Incidents {
         tracked.incident.updated_wall_ns = now.wall_ns;
         // A notice is captured once, and again when its growth is more urgent than what is
         // reported; certain growth whose class is unknown, or that is a notice, also when it has
-        // grown. That a new coordinator finds what was known does not count.
-        let has_grown = growth.grown_bytes > known.grown_bytes || !known.is_sure;
+        // grown. Growth that a new coordinator finds again does not count.
+        let newest = tracked.incident.growth;
+        let has_grown = newest.grown_bytes > known.grown_bytes || !known.is_sure;
         let is_news = urgency > known_urgency || (has_grown && !is_found_again);
         let is_unknown = tracked.incident.is_unexplained();
         let is_low = is_unknown || reported == Urgency::Notice;

@@ -170,14 +170,16 @@ impl Ranks {
     /// Times in nanoseconds until ranks that go on standing are a standstill, and until that is
     /// certain and may page; none for one rank, and where the time of a step is not known of a job
     /// without a `known` standstill. A known one has lasted since it was found, also where a new
-    /// coordinator has not seen the ranks for as long: they had [`BEHIND_NS_MIN`] to say otherwise.
+    /// coordinator has not seen the ranks for as long; they have [`BEHIND_NS_MIN`] to move.
     pub(super) fn due_in_ns(&self, wall_ns: i64, known: Option<&Incident>) -> Option<[u64; 2]> {
         let (_, lag) = self.behind().filter(|_| self.heard.len() > 1)?;
         let step_time_ns = self.step_time_ns.or(known.map(|_| UNKNOWN_STEP_NS))?;
         let seen_ns = self.heard.iter().map(|rank| rank.stood_ns).min()?;
-        let lasted_ns = known.map_or(0, |of| wall_ns.saturating_sub(of.opened_wall_ns).max(0));
-        let lasted_ns = lasted_ns.unsigned_abs();
-        let stood_ns = if seen_ns < BEHIND_NS_MIN { seen_ns } else { seen_ns.max(lasted_ns) };
+        // One that was about another finding before was opened earlier.
+        let begun = known.filter(|of| of.former.is_empty());
+        let lasted_ns = begun.map_or(0, |of| wall_ns.saturating_sub(of.opened_wall_ns).max(0));
+        let stood_ns = seen_ns.max(lasted_ns.unsigned_abs());
+        let moves_in_ns = begun.map_or(0, |_| BEHIND_NS_MIN.saturating_sub(seen_ns));
         let quiet_ns = self.heard.iter().map(|rank| rank.quiet_ns).min()?;
         let pause_ns = self.pauses.longest_ns.saturating_mul(PAUSE_TIMES);
         let least_ns = match (lag >= AHEAD_STEPS, quiet_ns >= STILL_NS_MIN) {
@@ -188,7 +190,8 @@ impl Ranks {
         let limit_ns = least_ns.max(pause_ns).max(step_time_ns.saturating_mul(STILL_STEPS));
         let first_ns = if self.pauses.has_paused() { 0 } else { FIRST_NS_MIN };
         let sure_ns = limit_ns.saturating_mul(CERTAIN_TIMES).max(first_ns);
-        Some([limit_ns, sure_ns].map(|due_ns| due_ns.saturating_sub(stood_ns)))
+        let due = |due_ns: u64| due_ns.saturating_sub(stood_ns).max(moves_in_ns);
+        Some([limit_ns, sure_ns].map(due))
     }
 
     /// Has the job gone on since this standstill of it was found?

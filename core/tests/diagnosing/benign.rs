@@ -165,9 +165,7 @@ fn work() -> Vec<Scenario> {
             false,
             Asked::new(growth(Spread, 0), |_| {})
                 .but(|asked| asked.growth.grown_bytes = 7 * GIB)
-                .with(|context| {
-                    context.peaks = Some(Peaks { own: 70 * GIB, peers: 63 * GIB, step: 0 })
-                }),
+                .with(|context| context.peaks = Some(Peaks { own: 70 * GIB, peers: 63 * GIB })),
         ),
         scenario(
             "one rank's peaks rise",

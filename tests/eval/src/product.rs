@@ -99,7 +99,7 @@ impl Product {
             ooms: Some(case.ooms),
             step_time_ns: Some(case.step_ns),
             in_peaks: (growth.layer == Layer::Peak).then_some(true),
-            peaks: Some(Peaks { own, peers, step: 0 }),
+            peaks: Some(Peaks { own, peers }),
             step_need: self.detector.step_need(growth, case.suspect.step, case.suspect.before_step),
             ..Context::default()
         }

@@ -54,8 +54,8 @@ pub(crate) struct CapturesArgs {
     pub(crate) jobs: SomeJobs,
     #[command(flatten)]
     pub(crate) filter: Filter,
-    /// Show only captures with this trigger, such as growth, out_of_memory, manual or
-    /// baseline (a healthy state, kept to compare later ones with) [default: all].
+    /// Show only captures with this trigger, such as growth, imbalance, out_of_memory, manual
+    /// or baseline (a healthy state, kept to compare later ones with) [default: all].
     #[arg(long, value_name = "TRIGGER")]
     pub(crate) trigger: Option<String>,
     #[command(flatten)]

@@ -113,6 +113,7 @@ impl Captures {
             closed_store_ns: Some(self.clock.at(context.now)),
             // Of all ranks of the job it shows one.
             complete: false,
+            is_alone: false,
         };
         let part = part(taken, node, number);
         if self.get(&taken.answer.capture).is_some() {

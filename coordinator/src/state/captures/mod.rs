@@ -134,13 +134,9 @@ impl Captures {
                 }
             }
             let manifest = record.manifest(&parts, now.mono_ns);
-            let is_resumed = jobs.machine(record.serial).is_some_and(|machine| {
-                if record.is_closed() {
-                    machine.closed_before(&manifest);
-                    return false;
-                }
-                machine.resume(now.mono_ns, &manifest)
-            });
+            let machine = jobs.machine(record.serial);
+            let is_resumed = !record.is_closed()
+                && machine.is_some_and(|machine| machine.resume(now.mono_ns, &manifest));
             if !record.is_closed() && !is_resumed {
                 // Its attempt is gone, or has another one in flight: it ends with what it has.
                 record.closed_wall_ns = Some(now.wall_ns);
@@ -152,6 +148,11 @@ impl Captures {
             if record.is_closed() && record.closed_store_ns.is_none() {
                 record.closed_store_ns = Some(clock.at(now));
                 store.write(Changes::of(&record), Box::new(|_| {}));
+            }
+            // No capture machine asks for those that agents begin.
+            let was_asked_for = record.is_closed() && !is_agent_capture(&record.id);
+            if let Some(machine) = jobs.machine(record.serial).filter(|_| was_asked_for) {
+                machine.closed_before(&manifest);
             }
             ids.seen(&record.id);
             captures.insert(record.id.clone(), CaptureState::new(record, parts));
@@ -231,6 +232,7 @@ impl Captures {
             step: manifest.step,
             before_step: manifest.before_step,
             requested_wall_ns: context.now.wall_ns,
+            is_alone: manifest.is_alone,
             ..CaptureRecord::default()
         };
         let (job, ranks) = (&record.job, manifest.parts.len());

@@ -81,7 +81,7 @@ fn since_onset<'a>(history: &'a History, growth: &Growth) -> Option<&'a PointInT
 
 /// Highest use within their last steps, of a rank and as the median of the others.
 fn peaks(attempt: &Attempt, rank: &Rank, device: u8) -> Option<Peaks> {
-    let newest = rank.newest.get(&device)?;
+    let own = rank.newest.get(&device)?.peak_allocated;
     let highest = |peer: &Rank| peer.newest.values().map(|row| row.peak_allocated).max();
     let is_peer = |peer: &&Rank| {
         peer.record.rank != rank.record.rank
@@ -90,8 +90,7 @@ fn peaks(attempt: &Attempt, rank: &Rank, device: u8) -> Option<Peaks> {
     };
     let mut peers: Vec<u64> = attempt.ranks.values().filter(is_peer).filter_map(highest).collect();
     peers.sort_unstable();
-    let peers = *peers.get(peers.len().checked_sub(1)? / 2)?;
-    Some(Peaks { own: newest.peak_allocated, peers, step: newest.last_step })
+    Some(Peaks { own, peers: *peers.get(peers.len().checked_sub(1)? / 2)? })
 }
 
 #[cfg(test)]
@@ -186,12 +185,12 @@ mod tests {
         let unread = Growth { rank: 2, ..growth(Layer::Peak, 500) };
         let found = of_growth(&attempt, &unread, (1000, 600));
         assert_eq!((found.now, found.retries), (Readings::default(), None));
-        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 20, step: 1_000 }));
+        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 20 }));
         assert_eq!((found.in_peaks, found.steps_missing), (Some(true), Some(0)));
         // A rank of another role is no peer, nor is one that has ended.
         attempt.ranks.get_mut(&1).unwrap().role = Some(1);
         attempt.ranks.get_mut(&0).unwrap().presence = Presence::Ended;
         let found = of_growth(&attempt, &unread, (1000, 600));
-        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 40, step: 1_000 }));
+        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 40 }));
     }
 }

@@ -44,8 +44,6 @@ pub struct Peaks {
     pub own: u64,
     /// Median of the same over its peers.
     pub peers: u64,
-    /// Step of the suspect's; 0 where it has no number.
-    pub step: u64,
 }
 
 /// What is known beside the growth and the snapshots.
@@ -71,7 +69,7 @@ pub struct Context {
     pub steps_missing: Option<u64>,
     /// Whether `expandable_segments` is on. Where it is not known, the segments may show it.
     pub expandable_segments: Option<bool>,
-    /// The line that a level is about.
+    /// The line that explains a peak.
     pub level: LevelLine,
     /// What a trace shows of the growth, where no detector watched; none of a running job.
     pub trace: Option<TraceGrowth>,
@@ -142,13 +140,13 @@ pub struct KnownGrowth {
     pub growth: Growth,
 }
 
-/// The line that a level is about, where the traces of the ranks show it.
+/// The line that explains a peak, where the traces of the ranks show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LevelLine {
     /// The line that grew most at the peaks, or is furthest beyond the peers, and its share of that
     /// in parts per million.
     pub line: Option<(Frame, u32)>,
-    /// What follows the sentence.
+    /// Clause that is appended to the sentence; empty where no line is named.
     pub said: String,
     /// What speaks for it.
     pub evidence: Vec<String>,

@@ -1,5 +1,5 @@
-//! Which line is furthest beyond the other ranks at the peaks: of more work in each step nothing
-//! is left at the end of a step, so the blocks of a state do not show it.
+//! Finds the line that holds more at the peak than on the other ranks. Memory of one step is freed
+//! at its end, so live blocks do not show it.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -18,7 +18,7 @@ use crate::snapshot::{Frame, RankSnapshot};
 /// Share of what is beyond the others with which a line is named, in parts per million.
 const NAMED_PPM_MIN: u32 = 500_000;
 
-/// Bytes that each line of a rank held at one moment.
+/// Bytes that each line of a rank held at a peak.
 #[derive(Clone, Debug, Default)]
 pub struct PeakLines {
     /// Allocated in all.
@@ -27,7 +27,7 @@ pub struct PeakLines {
 }
 
 impl PeakLines {
-    /// At the highest moment of the trace of its primary device; none without a trace.
+    /// Reads the peak of the trace of the primary device; none without a trace.
     pub fn of(rank: &RankSnapshot) -> Option<Self> {
         let peak = Past::of(rank, primary_device(rank)?).peak?;
         let held = peak.uses.iter().map(|of| (of.stack, of.bytes));
@@ -35,7 +35,7 @@ impl PeakLines {
         Some(Self { bytes: peak.bytes, ..lines })
     }
 
-    /// Of what each of these stacks held.
+    /// Sums the bytes of stacks by line.
     pub(super) fn by_stack<'a>(
         frames_of: impl Fn(u32) -> Stack<'a>,
         held: impl Iterator<Item = (u32, u64)>,
@@ -51,17 +51,17 @@ impl PeakLines {
         Self { bytes: all, by_line }
     }
 
-    /// What it allocated in all, beside the median of the others.
+    /// The bytes at the peak of this rank, and the median of the others.
     pub fn peaks(&self, others: &[Self]) -> Peaks {
         let peers = median(others.iter().map(|other| other.bytes).collect());
-        Peaks { own: self.bytes, peers, step: 0 }
+        Peaks { own: self.bytes, peers }
     }
 
     /// The line that is furthest beyond the median of the others.
     pub fn beyond(&self, others: &[Self]) -> LevelLine {
         self.furthest(others, |name, held, usual| {
             let (held, usual) = (bytes(held), bytes(usual));
-            format!("{held} {name}; {usual} on the median of the others")
+            format!("{held} are {name}, and {usual} on its median peer")
         })
     }
 
@@ -90,18 +90,17 @@ impl PeakLines {
             (held.saturating_sub(usual), held, usual, line)
         });
         let all = lines.clone().fold(0_u64, |sum, (more, ..)| sum.saturating_add(more));
-        // Of equal ones the first, which holds most.
+        // Of equal ones that which holds most, then the first by name.
         let most = lines.max_by_key(|&(more, held, ..)| (more, held));
         let Some((more @ 1.., held, usual, (frame, kind))) = most else {
             return LevelLine::default();
         };
         let [more, all] = [more, all].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let (ppm, name) = (share_of(more, all), kind.name(frame));
-        let is_most = ppm >= NAMED_PPM_MIN;
-        let is_named = is_most && *kind != Kind::Nameless;
+        let is_named = ppm >= NAMED_PPM_MIN && *kind != Kind::Nameless;
         LevelLine {
             line: is_named.then(|| (frame.clone(), ppm)),
-            said: if is_most { format!("; most of that is {name}") } else { String::new() },
+            said: if is_named { format!("; most of that is {name}") } else { String::new() },
             evidence: vec![evidence(&name, held, usual)],
         }
     }

@@ -154,7 +154,7 @@ fn growing(all: &[Aligned<'_>], layer: Layer) -> Option<Candidate> {
         let highest = |one: &Aligned<'_>| whole_peaks(one).iter().copied().max();
         let others = judged.iter().filter(|other| other.rank != one.rank);
         let peers = median(others.filter_map(|other| highest(other)).collect());
-        Peaks { own: highest(one).unwrap_or(0), peers, ..Peaks::default() }
+        Peaks { own: highest(one).unwrap_or(0), peers }
     });
     Some(candidate)
 }
@@ -328,7 +328,7 @@ fn uneven(
     let one = all.get(at)?;
     let mut candidate = Candidate::standing(all, at, Layer::Spread, most, ranks);
     let own = *levels.get(at)?;
-    candidate.context.peaks = Some(Peaks { own, peers: typical, ..Peaks::default() });
+    candidate.context.peaks = Some(Peaks { own, peers: typical });
     candidate.context.in_peaks = Some(in_peaks);
     candidate.context.level = line_beyond(all, one);
     let trace = candidate.context.trace.get_or_insert_default();

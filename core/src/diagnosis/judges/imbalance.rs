@@ -39,8 +39,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     // A peak is out of line from a tenth above that of the peers on.
     let peaks = case.context.peaks.map(|peaks| {
         let (own, peers) = (bytes(peaks.own), bytes(peaks.peers));
-        let at = if peaks.step > 0 { format!(" in step {}", count(peaks.step)) } else { "".into() };
-        let said = format!("its peak{at} is {own}, that of its median peer {peers}");
+        let said = format!("its peak is {own}, that of its median peer {peers}");
         (said, u128::from(peaks.own) * 10 >= u128::from(peaks.peers) * 11)
     });
     let has_high_peak = peaks.as_ref().is_some_and(|(_, is_high)| *is_high);

@@ -291,12 +291,13 @@ fn a_failed_request_names_what_led_to_it() {
         let answer = of.answers(&Context { related, ..ALIVE }).kind;
         check(&answer, ["Leak or just big", text, detail]);
     };
-    let ended = "it was reported before, and ended out of memory";
-    kind(Some(&known(Class::Leak)), "a leak", ended);
-    kind(Some(&found(leak(2))), "growth", ended);
+    let ended = "reported before as inc-1; the job then ran out of memory";
+    kind(Some(&known(Class::Leak)), "90 % sure: a leak", ended);
+    kind(Some(&known(Class::Pressure)), "90 % sure: pressure", ended);
+    kind(Some(&found(leak(2))), "out of memory", "it ended the growth that inc-1 reports");
     let mut stood = of_layer(Layer::Progress);
     stood.growth.scope = Scope::AllRanks;
-    kind(Some(&stood), "out of memory", "it ended a standstill that was reported before");
+    kind(Some(&stood), "out of memory", "it ended the standstill that inc-1 reports");
     kind(None, "out of memory", "no growth was reported before it");
     let mut of = closed(known(Class::OutOfMemory));
     of.related = Some("inc-0".to_string());
