@@ -125,6 +125,9 @@ describe('the memory chart', { skip: noBrowser }, () => {
     await bars.focus();
     await page.keyboard.press('Home');
     await page.locator('.births[aria-valuetext="steps 113 to 116: 110 MiB in 4 blocks"]').waitFor();
+    const figure = page.locator('figure', { has: bars });
+    assert.match(await figure.innerText(), /^steps 113 to 116: 110 MiB in 4 blocks$/m, 'the readout');
+    assert.match(await figure.innerText(), /drag over steps to see what they allocated and kept/);
     await page.keyboard.press('Shift+ArrowRight');
     await stepsAre(`113-${buckets[1].last_step}`);
     await page.keyboard.press('Shift+ArrowRight');
