@@ -206,7 +206,7 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
     assert.match(
       await section.innerText(),
-      /not shown: 3 lines with smaller differences; a line has the size of each rank's newest count/,
+      /not shown: 3 lines with smaller differences; sizes of lines are from the newest count of each rank/,
     );
     const asked = made.requests.find(path => path.endsWith('/differences'));
     assert.ok(asked, 'the coordinator is asked');
