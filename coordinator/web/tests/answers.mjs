@@ -147,7 +147,7 @@ const INCIDENTS = [
 const CAPTURES = [
   capture('train-7b', {}),
   capture('train-7b', { id: 'cap-later', trigger: 'manual', trigger_rank: null, step: 600, requested_wall_ns: ago(300), closed_wall_ns: ago(299) }),
-  capture('died', { trigger: 'oom' }),
+  capture('died', { trigger: 'out_of_memory' }),
   hostile.capture,
 ];
 
