@@ -134,7 +134,7 @@ export function joined(actions: Action[]): Joined[] {
 
 /** What caused a capture. */
 export const trigger = ({ trigger: name, trigger_rank: rank }: Capture): string =>
-  `${name === 'oom' ? 'out of memory' : spaced(name)}${isKnown(rank) ? ` of rank ${rank}` : ''}`;
+  `${spaced(name)}${isKnown(rank) ? ` of rank ${rank}` : ''}`;
 
 // Conditions that hold, or happened.
 const STEADY_LAYERS: Incident['layer'][] = ['process', 'progress', 'spread', 'retries', 'churn'];

@@ -85,17 +85,20 @@ describe('addresses', { skip: noBrowser }, () => {
     assert.equal(await keptHeading().count(), 0);
   });
 
-  test('a link to a rank names its attempt', async () => {
+  test('links to a rank and from an incident to its job name the attempt', async () => {
     made.change = (path, found) => {
       if (path === 'incidents/inc-train-7b') return { ...found, attempt: 1 };
       return path === 'jobs/train-7b/ranks' ? { ...found, attempt: 1 } : found;
     };
+    const ofJob = () => page.getByRole('main').getByRole('link', { name: 'train-7b', exact: true });
     try {
       for (const [view, rank] of [[INCIDENT, 'rank 2'], ['#/job/train-7b', '3']]) {
         await to(view);
         const link = page.getByRole('main').getByRole('link', { name: rank, exact: true }).first();
         assert.match(await link.getAttribute('href'), /^#\/job\/train-7b\?attempt=1&rank=\d$/);
       }
+      await to(INCIDENT);
+      assert.equal(await ofJob().getAttribute('href'), '#/job/train-7b?attempt=1');
     } finally {
       made.change = (_, found) => found;
     }

@@ -32,7 +32,11 @@ const DEATH = incident('died', {
   answers: answers({
     time: said('How long', 'it has happened', 'the rank ended after step 800'),
     line: said('Which line', 'accumulate_predictions.py:123 in train_step', 'on the stack of the request that failed'),
-    kind: said('Leak or just big', '98 % sure: out of memory', 'it ended a leak that was reported before; it pages'),
+    kind: said(
+      'Leak or just big',
+      '98 % sure: a leak',
+      'reported before as inc-died; the job then ran out of memory; it pages',
+    ),
     growth: [],
     evidence_title: 'What was seen',
   }),
@@ -147,7 +151,7 @@ const INCIDENTS = [
 const CAPTURES = [
   capture('train-7b', {}),
   capture('train-7b', { id: 'cap-later', trigger: 'manual', trigger_rank: null, step: 600, requested_wall_ns: ago(300), closed_wall_ns: ago(299) }),
-  capture('died', { trigger: 'oom' }),
+  capture('died', { trigger: 'out_of_memory' }),
   hostile.capture,
 ];
 

@@ -246,6 +246,10 @@ test('a forecast begins at the newest value of the account that it is about', ()
   const known = account(2, 'host');
   assert.equal(of(known, host).level, known.account.highest.at(-1));
   assert.deepEqual([of(device, host), of(known, {})], [null, null], 'another account than that of the incident');
+  const beside = account(2, 'non_torch');
+  assert.equal(of(beside, { layer: 'non_torch' }).level, beside.account.highest.at(-1));
+  const outside = ['non_torch', 'other'].map(layer => of(device, { layer }));
+  assert.deepEqual(outside, [null, null], 'not in the reserved bytes');
   assert.deepEqual([of(device, { steps_to_oom: null }), of(device, { state: 'closed' })], [null, null]);
 });
 

@@ -125,6 +125,9 @@ describe('the memory chart', { skip: noBrowser }, () => {
     await bars.focus();
     await page.keyboard.press('Home');
     await page.locator('.births[aria-valuetext="steps 113 to 116: 110 MiB in 4 blocks"]').waitFor();
+    const figure = page.locator('figure', { has: bars });
+    assert.match(await figure.innerText(), /^steps 113 to 116: 110 MiB in 4 blocks$/m, 'the readout');
+    assert.match(await figure.innerText(), /drag over steps to see what they allocated and kept/);
     await page.keyboard.press('Shift+ArrowRight');
     await stepsAre(`113-${buckets[1].last_step}`);
     await page.keyboard.press('Shift+ArrowRight');
@@ -203,7 +206,7 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
     assert.match(
       await section.innerText(),
-      /not shown: 3 lines with smaller differences; a line has the size of each rank's newest count/,
+      /not shown: 3 lines with smaller differences; sizes of lines are from the newest count of each rank/,
     );
     const asked = made.requests.find(path => path.endsWith('/differences'));
     assert.ok(asked, 'the coordinator is asked');

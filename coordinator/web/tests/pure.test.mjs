@@ -156,7 +156,7 @@ test('decisions are words', () => {
 
 test('events are in the order of time, newest first', () => {
   const incident = incidentOf('j', { opened_wall_ns: 20, closed_wall_ns: null });
-  const capture = captureOf('j', { requested_wall_ns: 30, trigger: 'oom' });
+  const capture = captureOf('j', { requested_wall_ns: 30, trigger: 'out_of_memory' });
   const events = words.events({
     incidents: [incident],
     captures: [capture],
@@ -168,6 +168,7 @@ test('events are in the order of time, newest first', () => {
     [50, 40, 30, 20],
   );
   assert.equal(events[2].text, 'capture, out of memory of rank 2: 7 of 8 ranks aligned');
+  assert.equal(words.trigger({ ...capture, trigger: 'imbalance' }), 'imbalance of rank 2');
 });
 
 test('an end without a time stands after all that happened up to its step', () => {

@@ -5,6 +5,7 @@
 import { useRef, useState } from 'preact/hooks';
 
 import { look, rangeAs, stepsIn, type Span } from '../address';
+import { report } from '../api';
 import type { Incident } from '../types';
 import { bytes, byteTicks, plural, stepTicks, whole } from '../units';
 import { extended, moved } from './plot';
@@ -13,7 +14,7 @@ import { Chart, scale, XAxis, YAxis, type Scale } from './svg';
 type Bucket = Incident['age_buckets'][number];
 
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [150, 62, 12, 10, 38];
-/** A shorter way of the pointer is a click, in pixels. */
+/** Pointer movements shorter than this many pixels are clicks. */
 const DRAG_MIN = 2;
 
 // What the shape of the ages says of the blocks.
@@ -32,18 +33,21 @@ const PROFILES: Record<string, string> = {
 
 export function BirthsChart({ incident, unit }: { incident: Incident; unit: string }) {
   const { age_buckets: buckets, age_profile: profile } = incident;
+  const [cursor, moveTo] = useState(buckets.length - 1);
   if (buckets.length === 0) return null;
+  // A new answer may have fewer bars.
+  const now = Math.min(cursor, buckets.length - 1);
   const steps = stepsIn();
+  const bars = { buckets, unit, steps, now, moveTo };
   const shape = (PROFILES[profile] ?? 'no pattern').replaceAll('step', unit);
   return (
     <figure>
-      <Chart
-        height={HEIGHT}
-        draw={width => <Bars buckets={buckets} width={width} unit={unit} steps={steps} />}
-      />
+      <Chart height={HEIGHT} draw={width => <Bars {...bars} width={width} />} />
+      <p class="readout soft">{words(buckets[now], unit)}</p>
       <figcaption>
         <span>{`bytes of live blocks, by the ${unit} that allocated them; ${shape}`}</span>
         {steps ? <LookedAt buckets={buckets} steps={steps} unit={unit} /> : null}
+        {report ? null : <span>{`drag over ${unit}s to see what they allocated and kept`}</span>}
       </figcaption>
     </figure>
   );
@@ -54,15 +58,19 @@ interface BarsOf {
   width: number;
   unit: string;
   steps: Span | null;
+  /** Index of the bar at the cursor. */
+  now: number;
+  moveTo: (bar: number) => void;
 }
 
-function Bars({ buckets, width, unit, steps }: BarsOf) {
+function Bars(of: BarsOf) {
+  const { buckets, width, unit, steps, now } = of;
   const [right, bottom] = [width - RIGHT, HEIGHT - BOTTOM];
   const [first, last] = [buckets[0].first_step, buckets.at(-1)!.last_step + 1];
   const most = buckets.reduce((high, bucket) => Math.max(high, bucket.bytes), 1);
   const x = scale(first, last, LEFT, right);
   const y = scale(0, most, bottom, TOP);
-  const { now, listeners } = useChoice(buckets, steps, x);
+  const listeners = useChoice(of, x);
   const said = buckets.map(bucket => words(bucket, unit)).join('; ');
   return (
     <svg
@@ -107,11 +115,8 @@ function Bars({ buckets, width, unit, steps }: BarsOf) {
 const classOf = (isNow: boolean, isLookedAt: boolean): string =>
   `birth${isNow ? ' now' : ''}${isLookedAt ? ' looked-at' : ''}`;
 
-/** The bar at the cursor, and what chooses the steps of bars. */
-function useChoice(buckets: Bucket[], steps: Span | null, x: Scale) {
-  const [cursor, setCursor] = useState(buckets.length - 1);
-  // A new answer may have fewer bars.
-  const now = Math.min(cursor, buckets.length - 1);
+/** The event listeners that move the cursor and choose steps. */
+function useChoice({ buckets, steps, now, moveTo }: BarsOf, x: Scale) {
   const pressed = useRef<number | null>(null);
   const choose = ({ from, to }: Span) =>
     look({ steps: rangeAs({ from: buckets[from].first_step, to: buckets[to].last_step }) });
@@ -139,19 +144,18 @@ function useChoice(buckets: Bucket[], steps: Span | null, x: Scale) {
       return;
     }
     event.preventDefault();
-    setCursor(next);
+    moveTo(next);
     if (event.shiftKey) choose(extended(chosenBars(buckets, steps), now, next));
   };
-  const listeners = {
+  return {
     onPointerDown: down,
     onPointerUp: up,
     onDblClick: () => look({ steps: null }),
     onKeyDown: press,
   };
-  return { now, listeners };
 }
 
-/** The bars whose steps are looked at, by their places; null where there are none. */
+/** Indices of the first and last bar in the chosen steps; null where there are none. */
 function chosenBars(buckets: Bucket[], steps: Span | null): Span | null {
   if (!steps) return null;
   const from = buckets.findIndex(bucket => isWithin(bucket, steps));
@@ -160,7 +164,7 @@ function chosenBars(buckets: Bucket[], steps: Span | null): Span | null {
 }
 
 /** What the steps that are looked at left alive. Spans are whole: a part of one is not known. */
-function LookedAt({ buckets, steps, unit }: Omit<BarsOf, 'width'> & { steps: Span }) {
+function LookedAt({ buckets, steps, unit }: Pick<BarsOf, 'buckets' | 'unit'> & { steps: Span }) {
   const found = buckets.filter(bucket => isWithin(bucket, steps));
   const sum = (value: (bucket: Bucket) => number) =>
     found.reduce((total, bucket) => total + value(bucket), 0);

@@ -79,16 +79,19 @@ export interface Fan {
   p90: number;
 }
 
+/** Layers in the memory that PyTorch's allocator has reserved. */
+const OF_ALLOCATOR: Incident['layer'][] = ['allocated', 'peak', 'reserved', 'blocks', 'deferred'];
+
 /**
  * The forecast of an incident from the newest step on; null where there is none, or where it is not
- * about these levels. Whatever grows on a device, it is full by what is reserved there.
+ * about these levels. Growth in the allocator fills the device from its reserved bytes on.
  */
 export function fanOf(of: Series, incident: Incident, full: number): Fan | null {
-  const { layer, last_step: judged, names_device: isOfDevice, steps_to_oom: p50 } = incident;
+  const { layer, last_step: judged, steps_to_oom: p50 } = incident;
   const [from, { account }] = [of.steps.at(-1) ?? 0, of];
-  const own = account?.name === layer ? account.highest : [];
-  const level = (account || !isOfDevice ? own : of.reserved_bytes).at(-1);
-  if (incident.state !== 'open' || !isKnown(p50) || !isKnown(level)) return null;
+  const isAbout = account ? account.name === layer : OF_ALLOCATOR.includes(layer);
+  const level = (account?.highest ?? of.reserved_bytes).at(-1);
+  if (incident.state !== 'open' || !isKnown(p50) || !isAbout || !isKnown(level)) return null;
   // The incident counts from the last judged step.
   const ahead = (steps: number | null) => Math.max(0, judged + (steps ?? p50) - from);
   const { steps_to_oom_p10: p10, steps_to_oom_p90: p90 } = incident;

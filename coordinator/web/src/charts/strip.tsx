@@ -46,7 +46,10 @@ export function Strip({ job: { job, attempt, ranks, ranks_alive: alive }, incide
   const text = valueIn(data.unit);
   const newest = (values: (number | null)[]) => text(values.findLast(isKnown));
   const name = ACCOUNTS[account];
-  const words = `${name}: median rank ${newest(grid.medians)}, highest ${newest(values)}`;
+  const hasEnded = worst && stepsOf(worst, values.findLastIndex(isKnown)).to < grid.last;
+  const ofRank = hasEnded ? ` on rank ${worst.rows[0].extreme}, its last value` : '';
+  const highest = worst ? `, highest ${newest(values)}${ofRank}` : '';
+  const words = `${name}: median rank ${newest(grid.medians)}${highest}`;
   return (
     <div>
       <svg class="strip" width={WIDTH} height={HEIGHT} role="img" aria-label={words}>

@@ -89,8 +89,8 @@ function groupWords(name: string, of: Group, unit: string): string {
 }
 
 const LINES_ARE =
-  "a line has the size of each rank's newest count, whatever steps are compared: it may be " +
-  'larger than what was allocated in them';
+  'sizes of lines are from the newest count of each rank, not from the compared steps; ' +
+  'a line may be larger than all that was allocated in these steps';
 
 function Notes({ of }: { of: Differences }) {
   const isUncounted = of.chosen.counted_ranks === 0 || of.baseline.counted_ranks === 0;
@@ -151,7 +151,7 @@ function DifferenceTable({ rows, sides: [chosen, baseline] }: TableOf) {
   );
 }
 
-/** A line is of another step than the accounts beside it. */
+/** Lines are counted at another step than the accounts. */
 const kindOf = ({ kind }: Difference) => (kind === 'line' ? 'line, newest count' : spaced(kind));
 
 const Explains = ({ of }: { of: Difference }) => {

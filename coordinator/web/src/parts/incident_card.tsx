@@ -37,7 +37,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
         {of === 'job' ? null : (
           <Fact name="job">
-            <Link view="job" id={job}>{job}</Link>
+            <Link view="job" id={job} values={{ attempt }}>{job}</Link>
           </Fact>
         )}
         <Fact name="rank">

@@ -39,7 +39,11 @@ export function CaptureView({ id }: { id: string }) {
         <h1>{`Capture ${capture.id}`}</h1>
         <p class="line-of-facts">
           <span>
-            of job <Link view="job" id={capture.job}>{capture.job}</Link>, attempt {capture.attempt}
+            {'of job '}
+            <Link view="job" id={capture.job} values={{ attempt: capture.attempt }}>
+              {capture.job}
+            </Link>
+            {`, attempt ${capture.attempt}`}
           </span>
           <Besides before={before} after={after} />
           {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
@@ -90,7 +94,7 @@ interface MemoryOf {
   unit: string;
 }
 
-/** The memory of a rank of the capture, as a map and by line. A report has that of one rank alone. */
+/** The memory of a rank of the capture, as a map and by line. A report has one rank alone. */
 function MemoryOf({ capture, first, unit }: MemoryOf) {
   const isKept = (rank: number | null) =>
     rank !== null && isHere(paths.kept(capture.id, rank, null));

@@ -121,7 +121,8 @@ interface HeadOf {
 }
 
 function Head({ incident, rank, related, reported }: HeadOf) {
-  const { related_id: other, reported_in: reporter, closed_reason: reason } = incident;
+  const { job, attempt, related_id: other, reported_in: reporter } = incident;
+  const reason = incident.closed_reason;
   const ids = [...new Set([...(other ? [other] : []), ...related.map(of => of.id)])];
   return (
     <>
@@ -131,7 +132,7 @@ function Head({ incident, rank, related, reported }: HeadOf) {
         <Chip name={incident.class} />
         {isSilenced(incident) ? <Chip name="silenced" /> : null}
         <span>
-          job <Link view="job" id={incident.job}>{incident.job}</Link>
+          job <Link view="job" id={job} values={{ attempt }}>{job}</Link>
         </span>
         <span>
           opened <Age at={incident.opened_wall_ns} />
