@@ -328,7 +328,7 @@ pub(crate) fn manifest(capture: &Capture) -> String {
             .column(">step", |part| part.step)
             .column("ended (UTC)", |part| utc(part.wall_ns))
             .column(">± ms", |part| format!("{:.3}", part.wall_error_ns as f64 / 1e6))
-            .column(">bytes", |part| bytes(part.bytes))
+            .column(">stored", |part| bytes(part.bytes))
             .column("detail", |part| part.detail.clone())
             .text(),
     );

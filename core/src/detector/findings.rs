@@ -64,7 +64,7 @@ impl Open {
 
     /// Reports an update when the growth is larger by more than a quarter, when the end is expected
     /// an eighth (and [`END_MOVES_STEPS`]) earlier or later than reported, when the growth is newly
-    /// certain, or when a distance to the peers is less by an eighth.
+    /// certain, or when a distance to the peers is another one.
     fn update(&mut self) -> Option<Finding> {
         let larger = self.growth.grown_bytes > (self.reported.grown_bytes / 4).saturating_mul(5);
         let passed = self.growth.last_step.saturating_sub(self.reported.last_step);
@@ -76,10 +76,9 @@ impl Open {
             (now, before) => now.is_some() && before.is_none(),
         };
         let surer = self.growth.is_sure && !self.reported.is_sure;
-        // What a rank has at least beyond its peers only falls.
-        let [now, before] = [self.growth, self.reported].map(|of| of.grown_bytes);
-        let smaller = self.growth.layer == Layer::Spread && now < before - before / 8;
-        if !larger && !smaller && !moved && !surer {
+        let is_other = self.growth.layer == Layer::Spread
+            && self.growth.grown_bytes != self.reported.grown_bytes;
+        if !larger && !is_other && !moved && !surer {
             return None;
         }
         self.reported = self.growth;

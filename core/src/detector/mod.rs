@@ -230,9 +230,7 @@ impl Growth {
         let levels = self.level_bytes.zip(known.level_bytes).filter(|_| is_later);
         let first_bytes = |level: u64| level.saturating_sub(known.grown_bytes);
         let since_first = levels.map(|(now, level)| now.saturating_sub(first_bytes(level)));
-        let least = known.grown_bytes.min(self.grown_bytes);
-        let least = (is_later && self.layer == Layer::Spread).then_some(least);
-        let grown_bytes = added.or(since_first).or(least).unwrap_or(self.grown_bytes);
+        let grown_bytes = added.or(since_first).unwrap_or(self.grown_bytes);
         Self { onset_step: known.onset_step, grown_bytes, ..self }
     }
 

@@ -306,7 +306,7 @@ fn about_line(
     if of.growth.layer == Layer::Workers {
         return "what its workers ran most often".to_string();
     }
-    let all = if of.growth.layer == Layer::Spread { "difference" } else { "growth" };
+    let all = if of.growth.layer == Layer::Spread { "difference of the peaks" } else { "growth" };
     match diagnosis.explained_ppm {
         0 => String::new(),
         share => {
@@ -476,7 +476,7 @@ fn growth(of: &Incident) -> Vec<Answer> {
         Layer::Process => Vec::new(),
         Layer::Progress if grown == 0 => Vec::new(),
         Layer::Progress => vec![fact("behind its peers", plural(grown, unit))],
-        Layer::Spread => vec![fact("above its peers", format!("at least {}", bytes(grown)))],
+        Layer::Spread => vec![fact("above its peers", format!("about {}", bytes(grown)))],
         Layer::Retries | Layer::Churn => {
             vec![fact("recurs", format!("in {grown} of the last 64 {unit}s"))]
         }

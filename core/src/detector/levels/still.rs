@@ -16,6 +16,12 @@ use super::super::{Growth, GrowthKey, Scope};
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 0;
 
+/// Blocks over which a distance to the peers is smoothed: batches differ.
+const SPREAD_BLOCKS: u64 = 8;
+
+/// A known distance is another one when it has moved by this part.
+const SPREAD_MOVES_DIVISOR: u64 = 8;
+
 /// A rank is silent only after this many checks in turn, one a second: after a global pause the
 /// held samples of all ranks arrive at once, one rank after the other.
 const SILENT_CHECKS_MIN: u32 = 10;
@@ -73,19 +79,22 @@ impl Detector {
             self.findings.close(&key, end_step);
             return;
         }
-        let fresh = Spread { since_step: end_step, bytes_min: beyond, blocks: 0 };
+        let fresh = Spread { since_step: end_step, bytes: beyond, blocks: 0 };
         let spread = series.spread.get_or_insert(fresh);
         spread.blocks = spread.blocks.saturating_add(1);
-        spread.bytes_min = spread.bytes_min.min(beyond);
-        let Spread { since_step, bytes_min, blocks } = *spread;
+        spread.bytes = spread.bytes - spread.bytes / SPREAD_BLOCKS + beyond / SPREAD_BLOCKS;
+        let Spread { since_step, bytes, blocks } = *spread;
         let group = self.groups.of(rank);
         let layers = [Layer::Allocated, Layer::Peak];
         let grows = self.findings.of_rank(rank).any(|open| open.grows())
             || layers.into_iter().any(|layer| self.findings.common(layer, group).is_some());
         let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
-        let growth = Growth::still(&key, (since_step, end_step), bytes_min, peers);
-        if self.findings.get(&key).is_some() {
-            self.findings.renew(&growth);
+        let growth = Growth::still(&key, (since_step, end_step), bytes, peers);
+        if let Some(open) = self.findings.get(&key) {
+            let known = open.growth.grown_bytes;
+            let moves = bytes.abs_diff(known) > known / SPREAD_MOVES_DIVISOR;
+            let grown_bytes = if moves { bytes } else { known };
+            self.findings.renew(&Growth { grown_bytes, ..growth });
         } else if blocks >= WINDOW as u32 && !grows {
             self.findings.open(growth, (0, UNFOLLOWED), 0, 0, (end_step, 0));
         }

@@ -74,7 +74,8 @@ const RISE_FADES_DIVISOR: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     pub(super) since_step: u64,
-    pub(super) bytes_min: u64,
+    /// How far, as the newest blocks have it.
+    pub(super) bytes: u64,
     pub(super) blocks: u32,
 }
 

@@ -264,7 +264,8 @@ fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
 }
 
 fn births(case: &Case<'_>, line: &Line<'_>) -> Option<String> {
-    let [first, last] = [line.births.first()?, line.births.last()?].map(allocation_step);
+    let steps = [line.births.first()?, line.births.last()?];
+    let [first, last] = steps.map(|born| count(allocation_step(born)));
     let generations = line.births.count();
     let blocks = count(line.blocks);
     // Steps of a trace alone have no numbers.
@@ -279,7 +280,7 @@ fn births(case: &Case<'_>, line: &Line<'_>) -> Option<String> {
     let range = if is_numbered { format!(", {first} to {last}") } else { String::new() };
     let every = line.births.every_steps(case.born_since).filter(|&every| every > 2);
     let every = every.map_or(String::new(), |every| format!(", about every {every} steps"));
-    let born = format!("were allocated in {generations} distinct steps");
+    let born = format!("were allocated in {} distinct steps", count(generations));
     Some(format!("its {blocks} live blocks {born}{range}{every}"))
 }
 

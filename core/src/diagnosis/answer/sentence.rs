@@ -303,7 +303,7 @@ fn out_of_line(growth: &Growth, tense: Tense, when: Option<String>) -> String {
     match growth.layer {
         Layer::Spread => {
             let (more, was) = (bytes(growth.grown_bytes), tense.verb("has been", "was"));
-            format!("the peak of rank {rank} {was} at least {more} above that of its peers {when}")
+            format!("the peak of rank {rank} {was} about {more} above that of its peers {when}")
         }
         Layer::Retries => format!("{who} had to empty the allocator's cache in {steps}"),
         Layer::Progress if growth.is_standstill() => {

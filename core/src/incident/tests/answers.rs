@@ -192,7 +192,7 @@ fn a_line_says_what_it_has_to_do_with_the_incident() {
     line(&leak, "explains 98 % of the growth (at step 149)");
     let mut of = leak.clone();
     of.growth.layer = Layer::Spread;
-    line(&of, "explains 98 % of the difference (at step 149)");
+    line(&of, "explains 98 % of the difference of the peaks (at step 149)");
     of.growth.layer = Layer::Workers;
     line(&of, "what its workers ran most often");
     let mut of = leak;
@@ -393,7 +393,7 @@ fn growth_has_the_unit_of_its_layer_and_its_step() {
     let tensors = [("growth", "+1 tensor a step"), ("grown", "48 tensors")];
     check(Layer::Blocks, 1, 48, &tensors);
     check(Layer::Churn, 0, 48, &[("recurs", "in 48 of the last 64 steps")]);
-    check(Layer::Spread, 0, 64, &[("above its peers", "at least 64 B")]);
+    check(Layer::Spread, 0, 64, &[("above its peers", "about 64 B")]);
     check(Layer::Progress, 0, 1, &[("behind its peers", "1 step")]);
     check(Layer::Progress, 0, 0, &[]);
     check(Layer::Process, 0, 0, &[]);
