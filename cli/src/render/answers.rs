@@ -430,8 +430,8 @@ Suspects (at step 74)
 Capture cap-3 is partial: 1 of 2 ranks at the end of step 74, compared with step 20
 trigger growth, requested 2026-11-21 07:00:04 UTC
 missing: rank 1 is unreachable: no answer
-RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS  BYTES  DETAIL
-   2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002  2 KiB
+RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS  STORED  DETAIL
+   2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002   2 KiB
 
 For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
 ";
@@ -483,7 +483,8 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     fn a_job_shows_how_far_its_ranks_are_apart() {
         let job: Job =
             parse(&json!({ "job": "j", "world_size": 8, "ranks_alive": 7, "step_min": 3,
-            "step_max": 5, "step_on_tapes": 1, "state": "incident", "class": "host", "nodes": ["a", "b"] }))
+            "step_max": 5, "step_on_tapes": 1, "state": "incident", "class": "host",
+            "nodes": ["a", "b"] }))
             .expect("shape");
         let text = jobs(&Jobs { jobs: vec![job], ..Jobs::default() }, 0);
         for word in ["7/8", "3-5", "host", "a,b"] {

@@ -74,7 +74,8 @@ pub struct Incident {
     pub thread: Thread,
     /// The capture of the diagnosis; without one, the newest closed capture for this incident.
     pub capture_id: Option<String>,
-    /// Captures that were granted to it since its growth began, returned, or moved to another layer.
+    /// Captures that were granted to it since its growth began, returned, or moved to another
+    /// layer.
     #[serde(default)]
     pub tries: u32,
     /// Why the newest capture could not be compared.

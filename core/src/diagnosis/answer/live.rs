@@ -20,8 +20,8 @@ impl Diagnosis {
             .map_or_else(|| self.sentence.clone(), |parts| parts.sentence(growth, is_open))
     }
 
-    /// Bytes grown by now that are explained, and that are not; 0 where no bytes grow. Of a distance
-    /// to the peers the capture shows a share only.
+    /// Bytes grown by now that are explained, and that are not; 0 where no bytes grow. Of a
+    /// distance to the peers the capture shows a share only.
     pub fn explained_now(&self, growth: &Growth) -> (u64, u64) {
         let grows = growth.bytes().filter(|_| growth.layer.has_rate());
         let (_, grown_bytes) = grows.unwrap_or_default();
