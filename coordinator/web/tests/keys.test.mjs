@@ -83,6 +83,12 @@ describe('tables and parts', { skip: noBrowser }, () => {
     await page.getByText('1 of 4').waitFor();
   });
 
+  test('an action leads to the attempt of its job', async () => {
+    await to('#/actions');
+    const link = page.getByRole('row').filter({ hasText: 'would restart' }).getByRole('link', { name: 'train-7b', exact: true });
+    assert.equal(await link.getAttribute('href'), '#/job/train-7b?attempt=0');
+  });
+
   test('the strip of a job is of the account that its incident is about', async () => {
     const job = () => page.getByRole('row').filter({ has: page.getByRole('link', { name: 'train-7b' }) });
     const strip = name => job().getByRole('img', { name: new RegExp(`^${name}: median rank`) });
