@@ -360,7 +360,7 @@ test('keys ask for what the list of keys says', () => {
 });
 
 test('the palette finds each entry by each of its words', () => {
-  const known = { view: 'job', id: 'train', capture: null, job: 'train', jobs: [] };
+  const known = { view: 'job', id: 'train', capture: null, job: 'train', attempt: 3, jobs: [] };
   const all = entries.entriesOf({
     ...known,
     ranks: Array.from({ length: 12 }, (_, i) => rankOf(i, {})),
@@ -374,6 +374,7 @@ test('the palette finds each entry by each of its words', () => {
     }
   }
   assert.equal(keys.fitting(all, 'rank 1')[0].words, 'rank 1', 'before rank 10 and 11');
+  assert.equal(keys.fitting(all, 'rank 1')[0].href, '#/job/train?attempt=3&rank=1');
   assert.ok(keys.fitting(all, 'accumulate 123').some(entry => entry.kind === 'line'));
   assert.deepEqual(keys.fitting(all, 'nosuchthing'), []);
   assert.equal(new Set(all.map(keys.keyOf)).size, all.length, 'entries differ');
