@@ -13,9 +13,11 @@ export interface Known {
   id: string;
   /** The capture in view. */
   capture: Capture | null;
-  /** The job in view and its ranks. */
+  /** The job in view, or the newest one, and its ranks. */
   job: string | null;
   ranks: Rank[];
+  /** The attempt of the ranks; null for the newest one. */
+  attempt: number | null;
   jobs: Job[];
   incidents: Incident[];
   captures: Capture[];
@@ -31,7 +33,7 @@ export function entriesOf(of: Known): Entry[] {
     ...VIEWS,
     ...incidents.map(incidentEntry),
     ...of.jobs.map(jobEntry),
-    ...of.ranks.map(rank => rankEntry(of.job ?? '', rank)),
+    ...of.ranks.map(rank => rankEntry(of, rank)),
     ...incidents.flatMap(lineEntries),
     ...of.captures.map(captureEntry),
   ];
@@ -65,11 +67,11 @@ const jobEntry = (of: Job): Entry => ({
   href: link('job', of.job),
 });
 
-const rankEntry = (job: string, of: Rank): Entry => ({
+const rankEntry = ({ job, attempt }: Known, { rank, state, node, pid }: Rank): Entry => ({
   kind: 'rank',
-  words: `rank ${of.rank}`,
-  detail: `${stateOf(of.state)[2]}, node ${of.node}, pid ${of.pid}`,
-  href: link('job', job, { rank: of.rank }),
+  words: `rank ${rank}`,
+  detail: `${stateOf(state)[2]}, job ${job}, node ${node}, pid ${pid}`,
+  href: link('job', job ?? '', { attempt, rank }),
 });
 
 const captureEntry = (of: Capture): Entry => ({

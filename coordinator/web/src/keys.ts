@@ -2,7 +2,11 @@
 
 /** The keys and what they do, as the page lists them. */
 export const KEYS: [keys: string[], words: string][] = [
-  [['Ctrl', 'K'], 'find a job, rank, incident, capture, line or command (⌘ K on a Mac)'],
+  [
+    ['Ctrl', 'K'],
+    'find a job, a rank of the job in view or else of the newest one, an incident, capture, line ' +
+      'or command (⌘ K on a Mac)',
+  ],
   [['?'], 'this list'],
   [['g', 'h'], 'go to jobs and incidents'],
   [['g', 'n'], 'go to the nodes'],

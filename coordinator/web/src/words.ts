@@ -152,6 +152,12 @@ function beginning(of: Incident): string {
   return `${what} on rank ${of.rank} detected, began at ${at}`;
 }
 
+/** How another incident than the one in view closed. */
+function closing({ id, class: name, closed_reason: reason }: Incident, inView?: string): string {
+  const text = inView ? reason.replaceAll(inView, 'this incident') : reason;
+  return `${id} (${spaced(name)}) closed: ${text}`;
+}
+
 /** Something that happened in an attempt; with the view that shows more of it. */
 export interface Event {
   wall_ns: number;
@@ -170,20 +176,23 @@ export interface History {
   captures: Capture[];
   ranks: Rank[];
   actions: Action[];
+  /** Id of the incident in view: its rows do not name it. */
+  inView?: string;
 }
 
 /** Events of an attempt, newest first. What people did is known of an incident that is asked for by
  * its id, and not of a list. */
-export function events({ incidents, captures, ranks, actions }: History): Event[] {
+export function events({ incidents, captures, ranks, actions, inView }: History): Event[] {
   const found: Event[] = [];
   for (const of of incidents) {
     const at = { view: 'incident' as const, id: of.id };
+    const isInView = of.id === inView;
     found.push({
       ...at,
       wall_ns: of.opened_wall_ns,
       step: of.detected_step,
       symbol: '▲',
-      text: beginning(of),
+      text: isInView ? beginning(of) : `${of.id}: ${beginning(of)}`,
     });
     if (of.closed_wall_ns) {
       found.push({
@@ -191,7 +200,7 @@ export function events({ incidents, captures, ranks, actions }: History): Event[
         wall_ns: of.closed_wall_ns,
         step: of.last_step,
         symbol: '✓',
-        text: `closed: ${of.closed_reason}`,
+        text: isInView ? `closed: ${of.closed_reason}` : closing(of, inView),
       });
     }
     for (const entry of of.thread.entries) {

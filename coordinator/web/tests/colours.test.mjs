@@ -51,6 +51,8 @@ test('text and lines have contrast in both themes', async () => {
     ...ON_STATES.map(pair => [...pair.split(' '), 4.5]),
     ...TONES.map(tone => ['text', tone, 4.5]),
     ...['step-min', 'peak', 'reserved', 'peer'].map(name => [name, 'back', 3]),
+    // The casing of a frame on the cells of the heat map.
+    ...['heat-more', 'heat-less'].map(name => ['back', name, 3]),
     // The median of the peers is not taken for a line of the grid.
     ['peer', 'line', 2.5],
   ];

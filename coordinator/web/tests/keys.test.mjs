@@ -33,6 +33,24 @@ describe('keys', { skip: noBrowser }, () => {
     await title(`${SENTENCE} · Memtape`);
   });
 
+  test('the palette of a view without a job finds the ranks of the newest job', async () => {
+    made.change = (path, found) =>
+      path === 'jobs'
+        ? { jobs: found.jobs.map(of => (of.job === 'eval' ? { ...of, started_wall_ns: of.started_wall_ns + 1e9 } : of)) }
+        : found;
+    try {
+      await to('#/');
+      await page.keyboard.press('Control+k');
+      await page.keyboard.type('rank 11');
+      await page.locator('dialog').getByRole('option', { selected: true }).filter({ hasText: 'job eval' }).waitFor();
+      await page.keyboard.press('Enter');
+      await page.getByRole('heading', { name: 'Rank 11', exact: true }).waitFor();
+      assert.match(page.url(), /#\/job\/eval\?rank=11$/);
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
   test('? lists the keys, and each key does what the list says', async () => {
     await to('#/');
     await page.keyboard.press('?');
@@ -81,6 +99,12 @@ describe('tables and parts', { skip: noBrowser }, () => {
     await page.getByRole('searchbox').fill('healthy');
     assert.equal(await jobs.locator('tbody tr').count(), 1);
     await page.getByText('1 of 4').waitFor();
+  });
+
+  test('an action leads to the attempt of its job', async () => {
+    await to('#/actions');
+    const link = page.getByRole('row').filter({ hasText: 'would restart' }).getByRole('link', { name: 'train-7b', exact: true });
+    assert.equal(await link.getAttribute('href'), '#/job/train-7b?attempt=0');
   });
 
   test('the strip of a job is of the account that its incident is about', async () => {

@@ -189,6 +189,44 @@ describe('the heat map', { skip: noBrowser }, () => {
     await page.waitForFunction(() => /rank=\d/.test(location.hash));
   });
 
+  test('the frame and the bar of an incident stand out on the reddest cells', async () => {
+    made.change = (path, found) =>
+      path === 'incidents' ? { incidents: found.incidents.map(of => ({ ...of, detected_step: 700 })) } : found;
+    try {
+      await to('#/job/train-7b');
+      // What is lighter than cells so red, in a line of pixels across the row of rank 2.
+      const lighter = (share, line) =>
+        map().evaluate(
+          (canvas, [share, line]) => {
+            const scale = canvas.width / canvas.clientWidth;
+            const [left, width] = [76, canvas.clientWidth - 176];
+            const [from, to] = [share, share + 0.1].map(of => Math.round((left + width * of) * scale));
+            const row = Math.round((30 + 2 * 22 + line) * scale);
+            const { data } = canvas.getContext('2d').getImageData(from, row, to - from, 1);
+            return Array.from({ length: to - from }, (_, at) => data[at * 4 + 1]).filter(green => green > 200).length;
+          },
+          [share, line],
+        );
+      assert.equal(await lighter(0.75, 11), 0, 'a red cell');
+      assert.ok((await lighter(0.82, 11)) >= 2, 'beside the bar');
+      assert.ok((await lighter(0.75, 1)) > 50, 'above the line of the frame');
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
+  test('the legend has the frames of the map', async () => {
+    const legend = page.locator('figure', { has: map() }).locator('figcaption');
+    await to('#/job/eval');
+    assert.doesNotMatch(await legend.innerText(), /open incident/);
+    // The page chooses the rank of the open incident.
+    await to('#/job/train-7b');
+    assert.match(await legend.innerText(), /open incident, from where it began.*chosen rank\b/s);
+    assert.doesNotMatch(await legend.innerText(), /chosen ranks and steps/);
+    await to('#/job/train-7b?rank=2&ranks=1-4&steps=300-500');
+    assert.match(await legend.innerText(), /chosen ranks and steps/);
+  });
+
   test('all ranks stay in view where a rectangle has too few for a median', async () => {
     await to('#/job/train-7b?ranks=2-3&steps=100-400');
     await page.getByRole('button', { name: 'Zoom into these steps' }).click();

@@ -186,7 +186,7 @@ test('what people did and verdicts stand among the events of an incident, and a 
   const [opened, done, verdict] = [entry(40), entry(20), entry(15)].map(of => of.wall_ns);
   const incident = incidentOf('j', { opened_wall_ns: opened, thread: threadOf({ entries }) });
   const acted = action({ wall_ns: done, verdict: 'helped', verdict_wall_ns: verdict, proof: 'it holds less' });
-  const events = words.events({ incidents: [incident], captures: [], ranks: [], actions: [acted] });
+  const events = words.events({ incidents: [incident], captures: [], ranks: [], actions: [acted], inView: incident.id });
   assert.deepEqual(
     events.map(({ text, note }) => [text, note]),
     [
@@ -202,7 +202,7 @@ test('what people did and verdicts stand among the events of an incident, and a 
 test('an incident begins with growth only where something grows', () => {
   const beginning = of => {
     const incident = incidentOf('j', { onset_step: 113, ...of });
-    return words.events({ incidents: [incident], captures: [], ranks: [], actions: [] })[0].text;
+    return words.events({ incidents: [incident], captures: [], ranks: [], actions: [], inView: incident.id })[0].text;
   };
   for (const [of, text] of [
     [{ layer: 'host' }, 'growth on rank 2 detected, began at step 113'],
@@ -213,6 +213,26 @@ test('an incident begins with growth only where something grows', () => {
   ]) {
     assert.equal(beginning(of), text);
   }
+});
+
+test('events of another incident than the one in view say whose they are', () => {
+  const reason = 'the process of its rank has ended; inc-oom reports how';
+  const incidents = [
+    incidentOf('j', { id: 'inc-leak', opened_wall_ns: 10, closed_wall_ns: 40, closed_reason: reason }),
+    incidentOf('j', { id: 'inc-oom', class: 'out_of_memory', layer: 'process', opened_wall_ns: 30 }),
+  ];
+  const seen = inView => words.events({ incidents, captures: [], ranks: [], actions: [], inView }).map(of => of.text);
+  assert.deepEqual(seen('inc-oom'), [
+    'inc-leak (leak) closed: the process of its rank has ended; this incident reports how',
+    'out of memory on rank 2 after step 113',
+    'inc-leak: growth on rank 2 detected, began at step 113',
+  ]);
+  assert.deepEqual(seen('inc-leak'), [
+    `closed: ${reason}`,
+    'inc-oom: out of memory on rank 2 after step 113',
+    'growth on rank 2 detected, began at step 113',
+  ]);
+  assert.equal(seen(undefined)[0], `inc-leak (leak) closed: ${reason}`, 'of a job');
 });
 
 test('each deed of the API has words of its own, and that of a newer coordinator is readable', async () => {
@@ -340,7 +360,7 @@ test('keys ask for what the list of keys says', () => {
 });
 
 test('the palette finds each entry by each of its words', () => {
-  const known = { view: 'job', id: 'train', capture: null, job: 'train', jobs: [] };
+  const known = { view: 'job', id: 'train', capture: null, job: 'train', attempt: 3, jobs: [] };
   const all = entries.entriesOf({
     ...known,
     ranks: Array.from({ length: 12 }, (_, i) => rankOf(i, {})),
@@ -354,6 +374,7 @@ test('the palette finds each entry by each of its words', () => {
     }
   }
   assert.equal(keys.fitting(all, 'rank 1')[0].words, 'rank 1', 'before rank 10 and 11');
+  assert.equal(keys.fitting(all, 'rank 1')[0].href, '#/job/train?attempt=3&rank=1');
   assert.ok(keys.fitting(all, 'accumulate 123').some(entry => entry.kind === 'line'));
   assert.deepEqual(keys.fitting(all, 'nosuchthing'), []);
   assert.equal(new Set(all.map(keys.keyOf)).size, all.length, 'entries differ');

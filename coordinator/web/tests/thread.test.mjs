@@ -139,7 +139,10 @@ describe('the thread of an incident', { skip: noBrowser, concurrency: 4 }, () =>
     await page.getByText('Before it:').waitFor();
     await link('inc-died').click();
     await page.getByText('It ended in:').waitFor();
-    await link('inc-death').waitFor();
+    await link('inc-death').click();
+    const kind = page.locator('.answer').filter({ hasText: 'Leak or just big' });
+    await kind.getByRole('link', { name: 'inc-died' }).click();
+    await page.getByText('It ended in:').waitFor();
   });
 
   act('home marks what is silenced, and says who has it', '#/', async ({ page }) => {

@@ -11,14 +11,26 @@ import { colour, rgb, scheme } from '../theme';
 import type { Incident } from '../types';
 import { stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
-import { against, gaps, span, stepsOf, type Grid, type Ground } from './heat';
+import { against, gaps, span, stepsOf, type Grid, type Ground, type Row } from './heat';
 
 const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */
 const [CAPTURES_AT, INCIDENTS_AT] = [8, 22];
 const ROWS_HEIGHT = 440;
-/** Lower rows have no room for two frames. */
-const INSET_ROW_MIN = 10;
+/** Lower rows have no room for two frames with their casings. */
+const CASED_ROW_MIN = 14;
+const INSET = 3;
+/** Frames have a casing in the colour of the page: those of incidents are as red as their cells. */
+const CASING = 1;
+
+/** What is framed, with the colour and the dashes of the line. */
+const FRAMES = {
+  incident: ['--mark', []],
+  rank: ['--link', []],
+  area: ['--link', [6, 4]],
+  cursor: ['--text', []],
+} satisfies Record<string, [tint: string, dashes: number[]]>;
+type Framed = keyof typeof FRAMES;
 
 /** Something that happened: a symbol on the lane. */
 export interface Happened {
@@ -74,6 +86,7 @@ export function HeatMap(of: HeatMapOf) {
       const right = width - rightOf(width);
       const made = { ...of, values, top, rowHeight, right, cell: (right - LEFT) / grid.columns };
       drawRows(context, made);
+      drawFrames(context, made);
       drawLane(context, made);
       drawAxis(context, made, height);
       const chosen = area ?? (of.ranks && of.steps ? { ranks: of.ranks, steps: of.steps } : null);
@@ -142,7 +155,7 @@ export function HeatMap(of: HeatMapOf) {
 }
 
 function Legend({ of, top }: { of: HeatMapOf; top: number }) {
-  const { ground, words, incidents, grid, happened } = of;
+  const { ground, words, incidents, grid, happened, selected } = of;
   const symbols = happened.filter(({ step }) => isShown(of, step)).map(({ symbol }) => symbol);
   const isSigned = ground !== 'level';
   const colours = scheme.value;
@@ -155,10 +168,6 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
     },
     [isSigned, colours],
   );
-  const missing = useMemo<Paint>(
-    () => (context, width) => hatch(context, colour('--peer'), [0, 0, width, 14]),
-    [colours],
-  );
   const isGrouped = grid.rows.some(row => row.first !== row.last);
   return (
     <figcaption>
@@ -166,11 +175,23 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
       <Canvas height={14} paint={bar} class="legend" aria-hidden="true" />
       <span>{`${words(top, isSigned)} ${GROUNDS[ground]}`}</span>
       <span>
-        <Canvas height={14} paint={missing} class="swatch" aria-hidden="true" /> no data
+        <Swatch paint={MISSING} /> no data
       </span>
       {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
       {incidents.length ? (
-        <span>framed row: open incident, from where it began; ┃ where it was detected</span>
+        <span>
+          <Swatch paint={INCIDENT} /> open incident, from where it began; ┃ where it was detected
+        </span>
+      ) : null}
+      {selected !== null && grid.rows.some(row => has(row, selected)) ? (
+        <span>
+          <Swatch paint={RANK} /> chosen rank
+        </span>
+      ) : null}
+      {of.ranks && of.steps ? (
+        <span>
+          <Swatch paint={AREA} /> {`chosen ranks and ${of.unit}s`}
+        </span>
       ) : null}
       {symbols.includes('◎') ? <span>◎ capture</span> : null}
       {symbols.includes('▲') ? <span>▲ incident detected</span> : null}
@@ -178,6 +199,15 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
     </figcaption>
   );
 }
+
+const Swatch = ({ paint }: { paint: Paint }) => (
+  <Canvas height={14} paint={paint} class="swatch" aria-hidden="true" />
+);
+
+const swatchOf = (framed: Framed): Paint => (context, width) =>
+  frame(context, framed, [3, 3, width - 6, 8], CASING);
+const [INCIDENT, RANK, AREA] = (['incident', 'rank', 'area'] as const).map(swatchOf);
+const MISSING: Paint = (context, width) => hatch(context, colour('--peer'), [0, 0, width, 14]);
 
 const rightOf = (width: number) => (width < 520 ? 74 : 100);
 
@@ -251,12 +281,15 @@ type Context = CanvasRenderingContext2D;
 
 const columnAt = ({ grid }: Drawn, step: number) => (step - grid.first) / span(grid);
 const isShown = ({ grid }: HeatMapOf, step: number) => step >= grid.first && step <= grid.last;
+const has = ({ first, last }: Row, rank: number) => rank >= first && rank <= last;
+const incidentIn = ({ incidents }: HeatMapOf, row: Row) =>
+  incidents.find(({ rank }) => has(row, rank));
 const xOf = (of: Drawn, step: number) =>
   LEFT + Math.min(Math.max(columnAt(of, step), 0), of.grid.columns) * of.cell;
 const yOf = ({ rowHeight }: Drawn, row: number) => LANE + row * rowHeight;
 
 function drawRows(context: Context, of: Drawn) {
-  const { grid, values, top, rowHeight, selected, incidents, cell, right } = of;
+  const { grid, values, top, rowHeight, cell } = of;
   context.font = '12px system-ui, sans-serif';
   context.textBaseline = 'middle';
   values.forEach((line, row) => {
@@ -269,13 +302,20 @@ function drawRows(context: Context, of: Drawn) {
     for (const [from, to] of gaps(line)) {
       hatch(context, colour('--peer'), [LEFT + from * cell, y, (to - from) * cell, rowHeight]);
     }
-    const has = (rank: number) => rank >= grid.rows[row].first && rank <= grid.rows[row].last;
-    const incident = incidents.find(found => has(found.rank));
-    drawName(context, of, row, incident !== undefined);
-    if (selected !== null && has(selected)) {
-      frame(context, '--link', [LEFT, y, right - LEFT, rowHeight - 1]);
+    drawName(context, of, row, incidentIn(of, grid.rows[row]) !== undefined);
+  });
+}
+
+/** The frames of rows, above the cells of all rows. */
+function drawFrames(context: Context, of: Drawn) {
+  const { grid, selected, rowHeight, right } = of;
+  const casing = rowHeight > CASED_ROW_MIN ? CASING : 0;
+  grid.rows.forEach((at, row) => {
+    if (selected !== null && has(at, selected)) {
+      frame(context, 'rank', [LEFT, yOf(of, row), right - LEFT, rowHeight - 1], casing);
     }
-    if (incident) drawIncident(context, of, row, incident);
+    const incident = incidentIn(of, at);
+    if (incident) drawIncident(context, of, row, incident, casing);
   });
 }
 
@@ -293,19 +333,24 @@ function drawName(context: Context, of: Drawn, row: number, isSuspect: boolean) 
 }
 
 /** From the onset on, within the frame of the chosen rank; a bar marks where it was detected. */
-function drawIncident(context: Context, of: Drawn, row: number, incident: Incident) {
+function drawIncident(
+  context: Context,
+  of: Drawn,
+  row: number,
+  incident: Incident,
+  casing: number,
+) {
   const { rowHeight, right } = of;
-  const from = xOf(of, incident.onset_step);
-  const inset = rowHeight > INSET_ROW_MIN ? 2 : 0;
-  frame(context, '--mark', [
-    from + inset,
-    yOf(of, row) + inset,
-    right - from - 2 * inset,
-    rowHeight - 1 - 2 * inset,
-  ]);
+  const [from, y] = [xOf(of, incident.onset_step), yOf(of, row)];
+  const inset = casing ? INSET : 0;
+  const [width, height] = [right - from - 2 * inset, rowHeight - 1 - 2 * inset];
+  frame(context, 'incident', [from + inset, y + inset, width, height], casing);
   if (!isShown(of, incident.detected_step)) return;
+  const x = Math.round(xOf(of, incident.detected_step));
+  context.fillStyle = colour('--back');
+  context.fillRect(x - 2 - CASING, y, 4 + 2 * CASING, rowHeight - 1);
   context.fillStyle = colour('--mark');
-  context.fillRect(xOf(of, incident.detected_step) - 1.5, yOf(of, row), 3, rowHeight - 1);
+  context.fillRect(x - 2, y, 4, rowHeight - 1);
 }
 
 function drawLane(context: Context, of: Drawn) {
@@ -336,22 +381,33 @@ function drawArea(context: Context, of: Drawn, { ranks, steps }: { ranks: Span; 
   const bottom = grid.rows.findLastIndex(row => row.first <= ranks.to);
   if (top < 0 || bottom < top) return;
   const [left, right] = [xOf(of, steps.from), xOf(of, steps.to + 1)];
-  frame(context, '--link', [left, yOf(of, top), right - left, yOf(of, bottom + 1) - yOf(of, top)]);
+  const height = yOf(of, bottom + 1) - yOf(of, top);
+  frame(context, 'area', [left, yOf(of, top), right - left, height], CASING);
 }
 
 function drawCursor(context: Context, of: Drawn, { row, column }: Cell) {
-  frame(context, '--text', [
-    LEFT + column * of.cell,
-    yOf(of, row),
-    Math.max(3, of.cell),
-    of.rowHeight,
-  ]);
+  const [x, y] = [LEFT + column * of.cell, yOf(of, row)];
+  // A casing would hide the cells beside it.
+  frame(context, 'cursor', [x, y, Math.max(3, of.cell), of.rowHeight], 0);
 }
 
-function frame(context: Context, tint: string, rect: [number, number, number, number]) {
+function frame(
+  context: Context,
+  framed: Framed,
+  rect: [number, number, number, number],
+  casing: number,
+) {
+  const [tint, dashes] = FRAMES[framed];
+  if (casing) {
+    context.strokeStyle = colour('--back');
+    context.lineWidth = 2 + 2 * casing;
+    context.strokeRect(...rect);
+  }
   context.strokeStyle = colour(tint);
   context.lineWidth = 2;
+  context.setLineDash(dashes);
   context.strokeRect(...rect);
+  context.setLineDash([]);
 }
 
 /** The colour of a share from −1 to 1. The root makes small shares visible. */

@@ -29,7 +29,8 @@ const COLUMNS: Column<Joined>[] = [
 ];
 const JOB: Column<Joined> = {
   title: 'job or node',
-  cell: row => (row.job ? <Link view="job" id={row.job}>{row.job}</Link> : row.node),
+  cell: ({ job, attempt, node }) =>
+    job ? <Link view="job" id={job} values={{ attempt }}>{job}</Link> : node,
 };
 const INCIDENT: Column<Joined> = {
   title: 'incident',

@@ -8,7 +8,7 @@ import { useAnswer } from '../answers';
 import { paths } from '../api';
 import { entriesOf } from '../entries';
 import { fitting, isFind, keyOf, type Entry } from '../keys';
-import type { Capture, Captures, Incident, Incidents, Jobs, Ranks } from '../types';
+import type { Capture, Captures, Incident, Incidents, Job, Jobs, Ranks } from '../types';
 import { whole } from '../units';
 import { Dialog } from './dialog';
 
@@ -138,10 +138,15 @@ function useEntries(): Entry[] {
   const { view, id } = address.value;
   const capture = useAnswer<Capture>(view === 'capture' ? paths.capture(id) : null).data;
   const incident = useAnswer<Incident>(view === 'incident' ? paths.incident(id) : null).data;
-  const job = view === 'job' ? id : (capture?.job ?? incident?.job ?? null);
+  const jobs = useAnswer<Jobs>(paths.jobs).data;
+  const job =
+    view === 'job'
+      ? id
+      : view === 'capture' || view === 'incident'
+        ? ((capture ?? incident)?.job ?? null)
+        : newestOf(jobs?.jobs ?? []);
   const attempt = capture?.attempt ?? incident?.attempt ?? numberIn('attempt');
   const ranks = useAnswer<Ranks>(job === null ? null : paths.ranks(job, attempt)).data;
-  const jobs = useAnswer<Jobs>(paths.jobs).data;
   const incidents = useAnswer<Incidents>(paths.incidents()).data;
   const captures = useAnswer<Captures>(paths.captures()).data;
   return useMemo(
@@ -151,11 +156,16 @@ function useEntries(): Entry[] {
         id,
         capture,
         job,
+        attempt,
         ranks: ranks?.ranks ?? [],
         jobs: jobs?.jobs ?? [],
         incidents: incidents?.incidents ?? [],
         captures: captures?.captures ?? [],
       }),
-    [view, id, capture, job, ranks, jobs, incidents, captures],
+    [view, id, capture, job, attempt, ranks, jobs, incidents, captures],
   );
 }
+
+/** The name of the job that started last. */
+const newestOf = (jobs: Job[]): string | null =>
+  [...jobs].sort((a, b) => b.started_wall_ns - a.started_wall_ns)[0]?.job ?? null;

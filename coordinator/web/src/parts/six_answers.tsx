@@ -19,23 +19,24 @@ export function SixAnswers({ incident, rank, related }: AnswersOf) {
   const { answers, culprit, job, attempt } = incident;
   // An older coordinator has none.
   if (!answers) return null;
+  const ids = related.map(of => of.id);
   return (
     <dl class="answers">
-      <Box of={answers.rank} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
+      <Box of={answers.rank} ids={ids} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
         <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>
           {answers.rank.text}
         </Link>
       </Box>
-      <Box of={answers.time}>
+      <Box of={answers.time} ids={ids}>
         <Text of={answers.time} />
       </Box>
-      <Box of={answers.line} kind="wide">
+      <Box of={answers.line} ids={ids} kind="wide">
         {culprit ? <Frame of={culprit} tone="culprit" /> : answers.line.text}
       </Box>
-      <Box of={answers.kind}>{answers.kind.text}</Box>
-      <Box of={answers.restart}>{answers.restart.text}</Box>
-      <Box of={answers.remedy} kind="wide long">
-        <WithLinks text={answers.remedy.text} ids={related.map(of => of.id)} />
+      <Box of={answers.kind} ids={ids}>{answers.kind.text}</Box>
+      <Box of={answers.restart} ids={ids}>{answers.restart.text}</Box>
+      <Box of={answers.remedy} ids={ids} kind="wide long">
+        <WithLinks text={answers.remedy.text} ids={ids} />
       </Box>
     </dl>
   );
@@ -50,20 +51,22 @@ export const Text = ({ of: { text, since_wall_ns: since } }: { of: Answer }) => 
 
 interface BoxOf {
   of: Answer;
+  /** Incidents whose ids are links in the detail. */
+  ids: string[];
   /** What follows the detail. */
   more?: ComponentChildren;
   kind?: string;
   children: ComponentChildren;
 }
 
-const Box = ({ of: { title, detail }, more, kind = '', children }: BoxOf) => (
+const Box = ({ of: { title, detail }, ids, more, kind = '', children }: BoxOf) => (
   <div class={`answer ${kind}`}>
     <dt>{title}</dt>
     <dd>
       <div class="text">{children}</div>
       {detail || more ? (
         <div class="soft">
-          {detail} {more}
+          <WithLinks text={detail} ids={ids} /> {more}
         </div>
       ) : null}
     </dd>

@@ -223,7 +223,7 @@ function Happened({ incident, rank, related, captures }: HappenedOf) {
       <Section title="Thread">
         {report ? null : <ThreadForm incident={incident} />}
         <Timeline
-          of={{ incidents, captures, ranks: rank ? [rank] : [], actions }}
+          of={{ incidents, captures, ranks: rank ? [rank] : [], actions, inView: incident.id }}
           unit={unitOf(incident)}
         />
         <LeftOut count={incident.thread.entries_left_out} />
