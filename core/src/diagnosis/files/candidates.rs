@@ -87,7 +87,6 @@ fn staying(all: &[Aligned<'_>]) -> Option<Candidate> {
              emptied later, looks the same",
         ),
         survivors: lines,
-        ..TraceGrowth::default()
     };
     let mut candidate = Candidate::new(all, at, (Layer::Allocated, scope), ranks, trace);
     let growth = &mut candidate.growth;
