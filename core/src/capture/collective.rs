@@ -420,10 +420,12 @@ impl Behind {
     /// How far it had come, and why not further.
     fn sentence(&self) -> String {
         let rank = self.rank;
-        let has = if self.why == Lag::Late { "has" } else { "had" };
-        let reached = match self.enqueued {
-            Some(number) => format!("{has} enqueued only {}", count(number)),
-            None => format!("{has} enqueued none"),
+        let reached = match (self.why, self.enqueued.map(count)) {
+            (Lag::Late, Some(number)) => format!("has enqueued only {number}"),
+            (Lag::Late, None) => "has enqueued none".into(),
+            // It may have come further since that reading.
+            (Lag::Dead | Lag::Silent, Some(number)) => format!("had enqueued {number}"),
+            (Lag::Dead | Lag::Silent, None) => "had enqueued none".into(),
         };
         match self.why {
             Lag::Late => format!("rank {rank} {reached}: it is desynchronised, not leaking"),

@@ -69,7 +69,7 @@ fn a_rank_that_does_not_come_is_named() {
         &[2],
         Verdict::Desynchronised,
         "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14 s at the capture; \
-         rank 2 is dead; in its last reading it had enqueued only 811",
+         rank 2 is dead; in its last reading it had enqueued 811",
     );
     // The peers have given their GPUs different amounts of work behind it.
     let ahead = |enqueued| table(enqueued, 811, 100, 114);
@@ -86,7 +86,7 @@ fn a_rank_that_does_not_come_is_named() {
         &[],
         Verdict::Waiting,
         "group 0 (default_pg): 1 of 4 ranks waits in collective 812, for 14 s at the capture; \
-         rank 1 had enqueued only 811 in its last reading, 20 s before: it is stopped, or cannot \
+         rank 1 had enqueued 811 in its last reading, 20 s before: it is stopped, or cannot \
          be read; 2 ranks are not known",
     );
 }
@@ -99,8 +99,7 @@ fn a_dead_rank_that_had_enqueued_more_waits_for_nothing() {
         &[2],
         Verdict::Desynchronised,
         "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14 s at the capture, \
-         with more enqueued up to 852; rank 2 is dead; in its last reading it had enqueued only \
-         830",
+         with more enqueued up to 852; rank 2 is dead; in its last reading it had enqueued 830",
     );
 }
 
@@ -117,7 +116,7 @@ fn a_difference_that_poll_times_explain_is_no_finding() {
     let alive = "group 0 (default_pg): 3 of 4 ranks live, at collective 812; rank 1 is dead";
     let there = format!("{alive} and had enqueued it");
     check(&[fresh(), fresh(), fresh(), fresh()], &[1], Verdict::InStep, &there);
-    let before = format!("{alive}; in its last reading it had enqueued only 664");
+    let before = format!("{alive}; in its last reading it had enqueued 664");
     check(&[fresh(), table(664, 664, 90, 90), fresh(), fresh()], &[1], Verdict::InStep, &before);
     // All wait, but for a moment only: a collective takes its time.
     check(&[fresh(), fresh(), fresh(), fresh()], &[], Verdict::InStep, step);

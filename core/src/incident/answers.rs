@@ -255,7 +255,7 @@ fn line(of: &Incident, context: &Context<'_>) -> Answer {
         Class::Died => none("the end of a process has no line"),
         _ if of.diagnosis.is_none() => pending(),
         Class::Fragmentation => {
-            none("no tensor uses this memory; the evidence says what holds its segments")
+            none("no tensor uses this memory; the capture's segments show the blocks that keep it")
         }
         Class::CompilePools => none("the pools belong to captured CUDA graphs, not to a line"),
         Class::Imbalance => none("the rank has more work as a whole, and no line of it stands out"),
