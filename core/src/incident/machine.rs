@@ -410,8 +410,7 @@ impl Incidents {
         // A notice is captured once, and again when its growth is more urgent than what is
         // reported; certain growth whose class is unknown, or that is a notice, also when it has
         // grown. Growth that a new coordinator finds again does not count.
-        let newest = tracked.incident.growth;
-        let has_grown = newest.grown_bytes > known.grown_bytes || !known.is_sure;
+        let has_grown = tracked.incident.growth.grown_bytes > known.grown_bytes || !known.is_sure;
         let is_news = urgency > known_urgency || (has_grown && !is_found_again);
         let is_unknown = tracked.incident.is_unexplained();
         let is_low = is_unknown || reported == Urgency::Notice;
