@@ -33,7 +33,7 @@ pub enum Reason {
         #[serde(rename = "reason_rank")]
         rank: u32,
     },
-    /// The steps of this rank need more than those of its peers.
+    /// This rank needs more memory in each step than its peers.
     Imbalance {
         /// Global rank.
         #[serde(rename = "reason_rank")]

@@ -149,7 +149,7 @@ impl Captures {
                 record.closed_store_ns = Some(clock.at(now));
                 store.write(Changes::of(&record), Box::new(|_| {}));
             }
-            // No capture machine asks for those that agents begin.
+            // An agent begins its own captures, beside the limits of the machine.
             let was_asked_for = record.is_closed() && !is_agent_capture(&record.id);
             if let Some(machine) = jobs.machine(record.serial).filter(|_| was_asked_for) {
                 machine.closed_before(&manifest);
