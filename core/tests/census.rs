@@ -69,7 +69,7 @@ impl Rank {
         address
     }
 
-    fn free(&self, address: u64, size: u64) {
+    pub(crate) fn free(&self, address: u64, size: u64) {
         self.lane().free(1, address, size, TOTALS);
     }
 
@@ -91,6 +91,12 @@ impl Rank {
     pub(crate) fn state(&self, at: PointInTime, before: Option<u64>) -> RankSnapshot {
         let tape = Tape::open(self.memory.as_slice()).expect("a tape that was just made");
         tape.snapshot(at, before, 0).expect("the tape covers it")
+    }
+
+    /// The same with all events.
+    pub(crate) fn traced(&self, at: PointInTime) -> RankSnapshot {
+        let tape = Tape::open(self.memory.as_slice()).expect("a tape that was just made");
+        tape.snapshot(at, None, usize::MAX).expect("the tape covers it")
     }
 }
 

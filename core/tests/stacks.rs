@@ -1,7 +1,9 @@
 //! Live memory by stack: sums that are exact to the byte, and ranges of steps that partition.
 
+use memtape_core::diagnosis::files::Past;
+use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, Held, RankSnapshot, StackUse};
-use memtape_core::stacks::{AllocationSteps, ComparedStacks, LiveStacks, StackRow};
+use memtape_core::stacks::{AllocationSteps, ComparedStacks, HeldAt, LiveStacks, StackRow};
 use memtape_core::tape::rewind::PointInTime;
 use proptest::prelude::*;
 
@@ -116,6 +118,44 @@ fn the_steps_of_blocks_are_those_of_the_records_of_a_tape() {
     let present = rank.state(PointInTime::Present, None);
     assert_eq!((present.step, AllocationSteps::last_of(&present)), (6, 7), "step 7 is under way");
     assert_eq!(kept(&present, 7, 7).bytes, 7 << 20);
+}
+
+/// Memory that a step frees is at the peak, in the step and by the line that allocated it.
+#[test]
+fn a_peak_has_what_its_step_frees() {
+    let mut rank = Rank::new();
+    let (weights, batch) =
+        (rank.stack(&[("/app/model.py", 3)]), rank.stack(&[("/app/data.py", 5)]));
+    rank.alloc(weights, 64 << 20);
+    for step in 1..=6 {
+        let bytes = if step == 4 { 9 << 20 } else { 2 << 20 };
+        let address = rank.alloc(batch, bytes);
+        rank.free(address, bytes);
+        rank.end_step(step);
+    }
+    let state = rank.traced(PointInTime::EndOf(6));
+    let live = LiveStacks::held_at(&state, HeldAt::Peak).expect("a trace");
+    assert_eq!(live.step(), 4);
+    let table = alone(&live);
+    let lines = table.lines();
+    let held: Vec<_> = lines.iter().map(|of| (of.frame.unwrap().line, of.own.held.bytes)).collect();
+    assert_eq!(held, [(3, 64 << 20), (5, 9 << 20)]);
+    let past = Past::of(&state, &state.devices[0]).peak.expect("a trace");
+    assert_eq!((table.own().bytes, past.step), (past.bytes, 4));
+    let end = alone(&LiveStacks::held_at(&state, HeldAt::StepEnd).expect("the end"));
+    assert_eq!(end.own().bytes, 64 << 20);
+    assert!(LiveStacks::held_at(&sample(), HeldAt::Peak).is_none(), "no trace");
+}
+
+#[test]
+fn a_failed_request_has_the_memory_of_its_time() {
+    let uses = vec![StackUse { stack: 2, bytes: 900, blocks: 3 }];
+    let failed = FailedRequest { step: 9, allocated: 1000, uses, ..FailedRequest::default() };
+    let state = RankSnapshot { failed_request: Some(failed), ..sample() };
+    let live = LiveStacks::held_at(&state, HeldAt::FailedRequest).expect("a failed request");
+    assert_eq!((live.step(), live.unrecorded_bytes()), (10, 100));
+    assert_eq!(alone(&live).own(), Held { bytes: 900, count: 3 });
+    assert!(LiveStacks::held_at(&sample(), HeldAt::FailedRequest).is_none());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Live bytes and blocks by stack, of one state of a rank.
+//! Live bytes and blocks by stack, of one state of a rank: at the end of its step, at a peak, or
+//! when a request failed.
 //!
 //! The sum over all stacks and the bytes in no recorded block equal the allocated bytes exactly.
 //! Blocks that are pending free are left out: the program has freed them.
@@ -6,9 +7,12 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::diagnosis::evidence::account::primary_device;
+use crate::diagnosis::evidence::past;
 use crate::diagnosis::files::History;
-use crate::snapshot::{Block, Frame, Held, RankSnapshot, StackUse};
+use crate::snapshot::{Block, Frame, Held, RankSnapshot, StackUse, allocation_step};
 use crate::stacks::allocation_steps::AllocationSteps;
+use crate::stacks::held_at::HeldAt;
 
 /// What a stack holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +29,7 @@ pub struct LiveStacks<'a> {
     frames: &'a [Frame],
     stacks: &'a [Vec<u32>],
     has_devices: bool,
+    step: u64,
     /// By device and index of the stack.
     uses: BTreeMap<(u8, u32), Use>,
     unrecorded_bytes: u64,
@@ -48,11 +53,36 @@ impl Use {
 impl<'a> LiveStacks<'a> {
     /// Live memory of a rank at the step of its snapshot, that was allocated in these steps.
     pub fn of_snapshot(of: &'a RankSnapshot, steps: AllocationSteps) -> Self {
-        let mut live = Self::empty(of, of.devices.len());
+        let mut live = Self { step: of.step, ..Self::empty(of, of.devices.len()) };
         for device in &of.devices {
             live.add_blocks(device.device, &device.blocks, device.allocated, steps);
         }
         live
+    }
+
+    /// Live memory of a rank at this time; `None` where its snapshot does not show it. Of a peak it
+    /// is that of the primary device, and of a failed request that of the device that was asked.
+    pub fn held_at(of: &'a RankSnapshot, at: HeldAt) -> Option<Self> {
+        match at {
+            HeldAt::StepEnd => Some(Self::of_snapshot(of, AllocationSteps::ALL)),
+            HeldAt::Peak => {
+                let device = primary_device(of)?;
+                let (step, peak) = past::peak(device)?;
+                let mut live = Self { step, ..Self::empty(of, of.devices.len()) };
+                live.add_uses(device.device, &peak.uses);
+                live.add_uses(device.device, &[peak.nameless]);
+                Some(live)
+            }
+            HeldAt::FailedRequest => {
+                let failed = of.failed_request.as_ref()?;
+                let step = allocation_step(failed.step);
+                let mut live = Self { step, ..Self::empty(of, of.devices.len()) };
+                live.add_uses(failed.device, &failed.uses);
+                let known = failed.uses.iter().fold(0_u64, |sum, of| sum.saturating_add(of.bytes));
+                live.unrecorded_bytes = failed.allocated.saturating_sub(known);
+                Some(live)
+            }
+        }
     }
 
     /// Live memory of a rank at the earlier step of its snapshot; `None` where unknown.
@@ -93,8 +123,15 @@ impl<'a> LiveStacks<'a> {
         is_known.then_some(live)
     }
 
-    /// Bytes in no recorded block: the tape was full, or the file lists no blocks. The steps of
-    /// these bytes are not known, so they are not chosen by steps.
+    /// The step at whose end the memory is alive; of a peak and of a failed request the step that
+    /// they are in. 0 where only the caller knows it.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Bytes in no recorded block: the tape was full, or the file lists no blocks; of a failed
+    /// request those of further stacks. The steps of these bytes are not known, so they are not
+    /// chosen by steps.
     pub fn unrecorded_bytes(&self) -> u64 {
         self.unrecorded_bytes
     }

@@ -10,7 +10,7 @@ use super::held::Kind;
 use crate::diagnosis::evidence::account::{Stack, median, primary_device};
 use crate::diagnosis::evidence::case::share_of;
 use crate::diagnosis::evidence::context::{LevelLine, Peaks};
-use crate::diagnosis::evidence::past::Past;
+use crate::diagnosis::evidence::past;
 use crate::diagnosis::words::bytes;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
@@ -29,7 +29,7 @@ pub struct PeakLines {
 impl PeakLines {
     /// Reads the peak of the trace of the primary device; none without a trace.
     pub fn of(rank: &RankSnapshot) -> Option<Self> {
-        let peak = Past::of(rank, primary_device(rank)?).peak?;
+        let (_, peak) = past::peak(primary_device(rank)?)?;
         let held = peak.uses.iter().map(|of| (of.stack, of.bytes));
         let lines = Self::by_stack(|stack| rank.frames_of(stack).collect(), held);
         Some(Self { bytes: peak.bytes, ..lines })

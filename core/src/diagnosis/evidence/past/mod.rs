@@ -23,7 +23,9 @@ use super::bursts::{Bursts, bursts};
 use super::churn::Churn;
 use super::segments::{Requests, requests};
 use crate::snapshot::step_source::StepSource;
-use crate::snapshot::{DeviceSnapshot, RankSnapshot, StackUse, TraceEvent, TraceKind};
+use crate::snapshot::{
+    DeviceSnapshot, RankSnapshot, StackUse, TraceEvent, TraceKind, allocation_step,
+};
 
 /// Steps that are looked at, the newest; older ones count as the time before the trace.
 pub const STEPS_MAX: usize = 128;
@@ -188,6 +190,19 @@ impl Past {
         let peaks = whole(&self.peaks);
         (self.source.is_known() && !peaks.is_empty()).then(|| median(peaks.to_vec()))
     }
+}
+
+/// What was alive at the highest moment of the trace of a device, and in which step, from 1, that
+/// was; `None` without a trace. It is the [`Past::peak`], without the rest of the past.
+pub(crate) fn peak(device: &DeviceSnapshot) -> Option<(u64, Alive)> {
+    let events = device.trace.as_slice();
+    let (replay, (starts, _)) = (Replay::of(events), starts(events));
+    let walk = Walk { device, events, replay: &replay, starts: &starts };
+    let sums = Sums::before(device, &replay);
+    let at = replay.levels(events, &starts, sums.bytes()).highest_at;
+    let highest = events.get(at.saturating_sub(1))?;
+    let (_, mut moments) = walk.sums(sums, &BTreeSet::from([at]), &BTreeSet::new());
+    Some((allocation_step(highest.step), moments.remove(&at)?))
 }
 
 fn lacks_blocks(device: &DeviceSnapshot, replay: &Replay) -> bool {
