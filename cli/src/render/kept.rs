@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use memtape_proto::api::{Kept, KeptLine};
+use memtape_core::stacks::HeldAt;
+use memtape_proto::api::{FailedMemory, Frame, Kept, KeptLine};
 
 use crate::output::clean;
 use crate::render::table::Table;
@@ -11,20 +12,22 @@ use crate::render::units::{bytes, frame, plural, signed_bytes};
 /// The amounts of the rank, and a table of its lines.
 pub(crate) fn text(of: &Kept) -> String {
     let mut text = format!(
-        "rank {} of {} at the end of step {}: {} in {}{}\n",
+        "rank {} of {} {}: {} in {}{}\n",
         of.rank,
         clean(&of.job),
-        of.step,
+        time(of),
         bytes(of.bytes),
         plural(of.blocks, "live block"),
         range(of)
     );
+    text.extend(of.failed.as_ref().map(|failed| request(of, failed)));
     if let Some(peer_bytes) = of.peer_bytes {
         let others = match &of.baseline {
             Some(capture) => format!("in {}", clean(capture)),
             None => format!("median of {}", plural(of.peers.len() as u64, "peer")),
         };
-        let _ = writeln!(text, "{others}: {}", bytes(peer_bytes));
+        let at = if of.at == HeldAt::StepEnd { "" } else { ", at the peak of each" };
+        let _ = writeln!(text, "{others}{at}: {}", bytes(peer_bytes));
     }
     for missing in &of.missing_peers {
         let _ = writeln!(text, "rank {} is not compared: {}", missing.rank, clean(&missing.why));
@@ -42,10 +45,46 @@ pub(crate) fn text(of: &Kept) -> String {
         let _ = writeln!(text, "{more} with {held}");
     }
     if of.unrecorded_bytes > 0 {
-        let unrecorded = bytes(of.unrecorded_bytes);
-        let _ = writeln!(text, "{unrecorded} more are in no recorded block: the tape was full");
+        let why = match of.at == HeldAt::FailedRequest {
+            true => "of lines that held less, or are not known",
+            false => "in no recorded block: the tape was full",
+        };
+        let _ = writeln!(text, "{} more are {why}", bytes(of.unrecorded_bytes));
     }
     text
+}
+
+/// When the memory is alive.
+fn time(of: &Kept) -> String {
+    match of.at.known().unwrap_or_default() {
+        HeldAt::StepEnd => format!("at the end of step {}", of.step),
+        HeldAt::Peak => format!("at its peak, in step {}", of.step),
+        HeldAt::FailedRequest => format!("when a request failed, in step {}", of.step),
+    }
+}
+
+/// The failed request: what did not fit, or how to see the memory of that time.
+fn request(of: &Kept, failed: &FailedMemory) -> String {
+    let asked = bytes(failed.asked_bytes);
+    if of.at != HeldAt::FailedRequest {
+        let step = failed.step;
+        return format!(
+            "a request for {asked} failed later, in step {step}: --at failed_request\n"
+        );
+    }
+    let Frame { file, line, .. } = &failed.frame;
+    let line = match file.is_empty() {
+        true => String::new(),
+        false => format!(" at {}:{line}", clean(file)),
+    };
+    let (tensors, held) = (bytes(failed.allocated_bytes), bytes(failed.reserved_bytes));
+    let free =
+        failed.device_free_bytes.map(bytes).map(|free| format!(", {free} of the device free"));
+    let free = free.unwrap_or_default();
+    format!(
+        "{asked} asked for{line} did not fit: the allocator held {held}, {tensors} of it in \
+             tensors{free}\n"
+    )
 }
 
 /// The steps in which the memory was allocated.
@@ -67,8 +106,8 @@ fn table<'a>(lines: &'a [KeptLine], others: &'a str) -> Table<'a, KeptLine> {
         line.peer_bytes.map(|of_peer| signed_bytes(signed(line.bytes) - signed(of_peer)))
     };
     let steps = |line: &KeptLine| match (line.first_step, line.last_step) {
-        (Some(first), Some(last)) if first < last => format!("{first} to {last}"),
-        (first, _) => first.map_or("–".to_string(), |first| first.to_string()),
+        (Some(first), Some(last)) if first < last => Some(format!("{first} to {last}")),
+        (first, _) => first.map(|first| first.to_string()),
     };
     Table::of(lines)
         .column("line", name)
@@ -76,12 +115,12 @@ fn table<'a>(lines: &'a [KeptLine], others: &'a str) -> Table<'a, KeptLine> {
         .column(">blocks", |line| line.blocks)
         .column_if_any(others, |line| line.peer_bytes.map(bytes))
         .column_if_any(">beyond it", beyond)
-        .column(">of steps", steps)
+        .column_if_any(">of steps", steps)
 }
 
 #[cfg(test)]
 mod tests {
-    use memtape_proto::api::{Frame, KeptRest, MissingPeer};
+    use memtape_proto::api::{KeptRest, MissingPeer};
 
     use super::*;
 
@@ -99,6 +138,7 @@ mod tests {
         let mut kept = Kept {
             job: "train@0".into(),
             rank: 2,
+            at: HeldAt::StepEnd.into(),
             step: 80,
             from: Some(9),
             to: Some(80),
@@ -126,6 +166,26 @@ mod tests {
         assert_eq!(rows[5].join(" "), first, "{shown}");
         assert_eq!(rows[6].join(" "), "(no stack) 0 B 2 1 MiB -1 MiB –", "{shown}");
         assert!(shown.contains("2 more lines with 3 KiB\n512 B more are in no"), "{shown}");
+        kept.failed = Some(FailedMemory {
+            step: 81,
+            asked_bytes: 96 << 20,
+            frame: train.clone(),
+            allocated_bytes: 3 << 30,
+            reserved_bytes: 4 << 30,
+            device_free_bytes: Some(5 << 20),
+            ..FailedMemory::default()
+        });
+        let later = "\na request for 96 MiB failed later, in step 81: --at failed_request\n";
+        assert!(text(&kept).contains(later), "{}", text(&kept));
+        (kept.at, kept.step) = (HeldAt::FailedRequest.into(), 81);
+        let then = text(&kept);
+        let expected = "rank 2 of train@0 when a request failed, in step 81: ";
+        assert!(then.starts_with(expected), "{then}");
+        let expected = "96 MiB asked for at /app/train.py:36 did not fit: the allocator held \
+                        4 GiB, 3 GiB of it in tensors, 5 MiB of the device free\n\
+                        median of 3 peers, at the peak of each: 1 MiB\n";
+        assert!(then.contains(expected), "{then}");
+        (kept.at, kept.failed) = (HeldAt::StepEnd.into(), None);
         (kept.from, kept.to, kept.peer_bytes) = (None, None, None);
         kept.lines.iter_mut().for_each(|line| line.peer_bytes = None);
         let alone = text(&kept);

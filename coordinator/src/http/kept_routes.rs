@@ -1,13 +1,15 @@
 //! `/captures/{id}/kept`: what was allocated in a range of steps and is alive at the end of the
-//! step of a capture, of one rank beside its peers.
+//! step of a capture, or all that was alive at a peak or a failed request, of one rank beside its
+//! peers.
 //!
 //! Snapshots are read and compared in `work/kept.rs`; this file chooses them.
 
 use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::Json;
+use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::{PEERS_COMPARED_MAX, STACKS_COMPARED_BYTES_MAX};
-use memtape_core::stacks::{AllocationSteps, nearest_peers};
+use memtape_core::stacks::{AllocationSteps, HeldAt, nearest_peers};
 use memtape_proto::api::{Kept, KeptQuery};
 
 use crate::http::asking::Asking;
@@ -16,7 +18,7 @@ use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::visible::Visible;
-use crate::work::kept::{self, NotKept, Wanted};
+use crate::work::kept::{self, At, NotKept, Wanted};
 
 /// Memory of an answer: its table of stacks, the answer as a value, and as JSON.
 const KEPT_BYTES: u64 = 3 * STACKS_COMPARED_BYTES_MAX;
@@ -42,6 +44,7 @@ async fn kept(asking: Asking, path: PathOf<IdPath>, query: QueryOf<KeptQuery>) -
     let compared = kept::compare(&asking.api.snapshots, wanted).await.map_err(|why| match why {
         NotKept::Unreadable(why) => unreadable(&why),
         NotKept::Later { last_step } => later(&known, query.to.unwrap_or(last_step), last_step),
+        NotKept::NotShown { at } => not_shown(&known, at),
     })?;
     let Kept { capture, job, attempt, clock, baseline, peers_left_out, .. } = known;
     let KeptQuery { rank, from, to, .. } = query;
@@ -53,8 +56,13 @@ async fn kept(asking: Asking, path: PathOf<IdPath>, query: QueryOf<KeptQuery>) -
 /// The steps of a query.
 ///
 /// # Errors
-/// The first step is after the last one.
+/// The first step is after the last one, or the steps are of another time than the step's end.
 fn steps_of(query: &KeptQuery) -> Result<AllocationSteps, Problem> {
+    let is_of_end = query.at.is_none_or(|at| at == HeldAt::StepEnd);
+    if !is_of_end && query.from.or(query.to).is_some() {
+        let line = "from and to choose memory at the end of the step: leave out at, or from and to";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, line));
+    }
     let (from, to) = (query.from.unwrap_or(1).max(1), query.to.unwrap_or(u64::MAX));
     AllocationSteps::of(from..=to).ok_or_else(|| {
         let line = format!("from={from} is after to={to}: give a first step and a later one");
@@ -71,6 +79,31 @@ fn later(of: &Kept, to: u64, last_step: u64) -> Problem {
         of.rank
     );
     Problem::new(StatusCode::BAD_REQUEST, line)
+}
+
+/// The time of a query.
+fn at_of(view: &Visible<'_>, id: &str, query: &KeptQuery) -> At {
+    if let Some(at) = query.at {
+        return At::Only(at);
+    }
+    let is_whole = query.from.or(query.to).is_none();
+    let uses_it = |of: &&Incident| of.capture_id.as_deref() == Some(id);
+    let mut of_capture = view.incidents().rev().map(Tracked::incident).filter(uses_it);
+    let explained = of_capture.find(|of| of.growth.rank == query.rank).filter(|_| is_whole);
+    At::Rather(explained.map_or(HeldAt::StepEnd, |of| HeldAt::of(of.class())))
+}
+
+/// The problem that a capture does not show this time of a rank, or of the rank in its baseline.
+fn not_shown(of: &Kept, at: HeldAt) -> Problem {
+    let why = match at {
+        HeldAt::Peak => "has no events of steps",
+        HeldAt::FailedRequest => "shows no failed request",
+        HeldAt::StepEnd => "shows no memory",
+    };
+    let beside = of.baseline.iter().map(|baseline| format!(", or {baseline},")).collect::<String>();
+    let (id, rank) = (&of.capture, of.rank);
+    let line = format!("{id}{beside} {why} of rank {rank}: at=step_end shows the end of its step");
+    Problem::new(StatusCode::NOT_FOUND, line)
 }
 
 /// What the loop knows of a rank in a capture, and the snapshots to compare: its own, and that of
@@ -107,5 +140,6 @@ fn wanted(
         peers_left_out: u32::try_from(peers_left_out).unwrap_or(u32::MAX),
         ..Kept::default()
     };
-    Ok((known, Wanted { hash, steps, baseline, peers: nearest.into_iter().map(peer).collect() }))
+    let peers = nearest.into_iter().map(peer).collect();
+    Ok((known, Wanted { hash, at: at_of(view, id, query), steps, baseline, peers }))
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memtape_core::limits::STACKS_COMPARED_BYTES_MAX;
 use memtape_core::snapshot::RankSnapshot;
-use memtape_core::stacks::{AllocationSteps, ComparedStacks, LiveStacks, not_a_peer};
-use memtape_proto::api::{Kept, MissingPeer};
+use memtape_core::stacks::{AllocationSteps, ComparedStacks, HeldAt, LiveStacks, not_a_peer};
+use memtape_proto::api::{FailedMemory, Kept, MissingPeer};
+use memtape_proto::snapshot::Bounds;
 
 use crate::work::blocking::blocking;
 use crate::work::decoding::{NotRead, Snapshots};
@@ -17,12 +18,22 @@ use crate::work::decoding::{NotRead, Snapshots};
 /// A rank's snapshot and those of its peers.
 pub(crate) struct Wanted {
     pub(crate) hash: blake3::Hash,
-    /// Steps in which the memory was allocated.
+    pub(crate) at: At,
+    /// Steps in which the memory was allocated; all of them except at the end of the step.
     pub(crate) steps: AllocationSteps,
     /// The rank's snapshot in another capture, which it is compared with in place of peers.
     pub(crate) baseline: Option<blake3::Hash>,
     /// Each peer, and why it has no snapshot.
     pub(crate) peers: Vec<(u32, Result<blake3::Hash, String>)>,
+}
+
+/// The time that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    /// This one.
+    Only(HeldAt),
+    /// This one where the snapshot shows it, else the end of the step.
+    Rather(HeldAt),
 }
 
 /// Why there is no answer.
@@ -33,12 +44,19 @@ pub(crate) enum NotKept {
     /// The steps end after the snapshot.
     #[error("the snapshot shows no step after {last_step}")]
     Later { last_step: u64 },
+    /// The snapshot has no trace, or no request failed.
+    #[error("the snapshot does not show the memory at the {}", at.as_str())]
+    NotShown { at: HeldAt },
 }
 
 /// The rank's own stacks, and what its peers must have in common with it.
 struct Own {
+    at: HeldAt,
+    /// The step of the snapshot.
     step: u64,
     role: String,
+    /// The step that the memory is of, and the failed request.
+    known: Kept,
     compared: ComparedStacks,
 }
 
@@ -46,27 +64,31 @@ struct Own {
 /// compared is listed as missing.
 ///
 /// # Errors
-/// A snapshot of the rank cannot be read, or the steps end after the first one.
+/// A snapshot of the rank cannot be read or does not show this time, or the steps end after the
+/// first one.
 pub(crate) async fn compare(stored: &Snapshots, wanted: Wanted) -> Result<Kept, NotKept> {
-    let Wanted { hash, steps, baseline, peers: wanted } = wanted;
-    let bounds = stored.bounds().without_trace();
-    let own = stored.read(hash, bounds, move |of, _| own(&of, steps)).await?;
-    let Own { step, role, compared } = own?;
+    let Wanted { hash, at, steps, baseline, peers: wanted } = wanted;
+    let (At::Only(first) | At::Rather(first)) = at;
+    let own = stored.read(hash, bounds(stored, first), move |of, _| own(&of, at, steps)).await?;
+    let Own { at, step, role, known, compared } = own?;
     let (compared, role) = (Arc::new(Mutex::new(compared)), Arc::new(role));
+    let at = at.of_others();
+    let bounds = bounds(stored, at);
+    let add_other = move |table: &Mutex<ComparedStacks>, of: &RankSnapshot| {
+        let live = live(of, at, steps)?;
+        table.lock().unwrap_or_else(PoisonError::into_inner).add_other(&live);
+        Ok::<_, NotKept>(())
+    };
     if let Some(hash) = baseline {
         let table = compared.clone();
-        let add = move |of: RankSnapshot, _| add_other(&table, &of, steps);
-        stored.read(hash, bounds, add).await?;
+        stored.read(hash, bounds, move |of, _| add_other(&table, &of)).await??;
     }
     let (mut peers, mut missing_peers) = (Vec::new(), Vec::new());
     for (rank, hash) in wanted {
         let (table, role) = (compared.clone(), role.clone());
         let add = move |of: RankSnapshot, _| match not_a_peer(&role, step, &of) {
             Some(why) => Err(why.to_string()),
-            None => {
-                add_other(&table, &of, steps);
-                Ok(())
-            }
+            None => add_other(&table, &of).map_err(|why| why.to_string()),
         };
         let added = match hash {
             Ok(hash) => {
@@ -83,23 +105,45 @@ pub(crate) async fn compare(stored: &Snapshots, wanted: Wanted) -> Result<Kept, 
     missing_peers.sort_unstable_by_key(|missing| missing.rank);
     let kept = blocking(move || Kept::of(&compared.lock().unwrap_or_else(PoisonError::into_inner)));
     let kept = kept.await.map_err(NotRead::from)?;
-    Ok(Kept { step, peers, missing_peers, ..kept })
+    let Kept { at, step, failed, .. } = known;
+    Ok(Kept { at, step, failed, peers, missing_peers, ..kept })
 }
 
-fn add_other(table: &Mutex<ComparedStacks>, of: &RankSnapshot, steps: AllocationSteps) {
-    let live = LiveStacks::of_snapshot(of, steps);
-    table.lock().unwrap_or_else(PoisonError::into_inner).add_other(&live);
+/// A peak is in the trace.
+fn bounds(stored: &Snapshots, at: HeldAt) -> Bounds {
+    match at {
+        HeldAt::Peak => stored.bounds(),
+        HeldAt::StepEnd | HeldAt::FailedRequest => stored.bounds().without_trace(),
+    }
 }
 
-fn own(of: &RankSnapshot, steps: AllocationSteps) -> Result<Own, NotKept> {
+fn live(of: &RankSnapshot, at: HeldAt, steps: AllocationSteps) -> Result<LiveStacks<'_>, NotKept> {
+    match at {
+        HeldAt::StepEnd => Ok(LiveStacks::of_snapshot(of, steps)),
+        HeldAt::Peak | HeldAt::FailedRequest => {
+            LiveStacks::held_at(of, at).ok_or(NotKept::NotShown { at })
+        }
+    }
+}
+
+fn own(of: &RankSnapshot, at: At, steps: AllocationSteps) -> Result<Own, NotKept> {
     let last_step = AllocationSteps::last_of(of);
     if steps.end_after(last_step) {
         return Err(NotKept::Later { last_step });
     }
-    let live = LiveStacks::of_snapshot(of, steps);
+    let (at, live) = match at {
+        At::Only(at) => (at, live(of, at, steps)?),
+        At::Rather(at) => match live(of, at, steps) {
+            Ok(live) => (at, live),
+            Err(_) => (HeldAt::StepEnd, live(of, HeldAt::StepEnd, steps)?),
+        },
+    };
+    let (step, failed) = (live.step(), FailedMemory::of(of));
     Ok(Own {
+        at,
         step: of.step,
         role: of.identity.role.clone(),
+        known: Kept { at: at.into(), step, failed, ..Kept::default() },
         compared: ComparedStacks::of(&live, STACKS_COMPARED_BYTES_MAX),
     })
 }

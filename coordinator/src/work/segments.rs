@@ -5,7 +5,7 @@
 use memtape_core::segment_map::{MapBounds, SegmentMap};
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
 use memtape_core::stacks::AllocationSteps;
-use memtape_proto::api::Segments;
+use memtape_proto::api::{FailedMemory, Segments};
 
 use crate::work::decoding::{NotRead, Snapshots};
 
@@ -36,6 +36,7 @@ pub(crate) async fn mapped(
         Some(Segments {
             step: snapshot.step,
             last_step: AllocationSteps::last_of(&snapshot),
+            failed: FailedMemory::of(&snapshot),
             devices: snapshot.devices.iter().map(|device| device.device).collect(),
             ..Segments::of(found, &map)
         })

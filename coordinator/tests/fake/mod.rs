@@ -193,6 +193,9 @@ pub(crate) struct Job {
     pub(crate) run: u32,
     /// Size of each device.
     pub(crate) device_mib: u64,
+    /// Snapshots have the events of their step, and a request of the leaking rank that failed after
+    /// it.
+    pub(crate) has_events: bool,
 }
 
 pub(crate) const LEAK_BEGINS: u64 = 100;
@@ -202,7 +205,8 @@ const LEAK_BYTES: u64 = 32 * MIB;
 impl Job {
     /// The first attempt at a job that does not leak, on devices of 8 GiB.
     pub(crate) const fn new(name: &'static str, ranks: u32) -> Self {
-        Self { name, attempt: 0, ranks, leaking: None, run: 1, device_mib: 8192 }
+        let (leaking, has_events) = (None, false);
+        Self { name, attempt: 0, ranks, leaking, run: 1, device_mib: 8192, has_events }
     }
 
     pub(crate) fn tape(&self, rank: u32) -> String {
@@ -307,6 +311,7 @@ impl Job {
             device_bytes: self.device_mib * MIB,
             blocks: Some(blocks),
             before: if before_step > 0 { before } else { Vec::new() },
+            trace: if self.has_events { self.events(rank, step) } else { Vec::new() },
             complete: true,
             ..v1::DeviceState::default()
         };
@@ -327,9 +332,38 @@ impl Job {
                 v1::StackFrames { frames: vec![2, 3] },
             ],
             before_step,
+            failed_request: self.has_events.then(|| self.failed_request(rank, step)).flatten(),
             ..v1::RankSnapshot::default()
         };
         zstd::bulk::compress(&snapshot.encode_to_vec(), 3).unwrap()
+    }
+
+    /// The events of a step: a tensor of 300 MiB comes and goes, of 364 MiB on the leaking rank.
+    fn events(&self, rank: u32, step: u64) -> Vec<v1::TraceEvent> {
+        let more = if self.leaking == Some(rank) { 64 * MIB } else { 0 };
+        let event = |kind: v1::TraceKind| v1::TraceEvent {
+            kind: kind.into(),
+            address: 1 << 44,
+            size: 300 * MIB + more,
+            stack: 2,
+            step: step - 1,
+            ..v1::TraceEvent::default()
+        };
+        [v1::TraceKind::Alloc, v1::TraceKind::Free].map(event).to_vec()
+    }
+
+    /// The request of the leaking rank that failed after a step, with the largest stack alone.
+    fn failed_request(&self, rank: u32, step: u64) -> Option<v1::FailedRequest> {
+        let weights = v1::StackUse { stack: 1, bytes: 500 * MIB, blocks: 20 };
+        (self.leaking == Some(rank)).then(|| v1::FailedRequest {
+            step,
+            bytes: 300 * MIB,
+            stack: 2,
+            allocated: self.floor(rank, step) + 100 * MIB,
+            reserved: 4096 * MIB,
+            uses: vec![weights],
+            ..v1::FailedRequest::default()
+        })
     }
 }
 

@@ -100,6 +100,46 @@ async fn what_is_kept_of_a_range_is_exact_and_beside_the_peers() {
     running.stop().await;
 }
 
+/// The incident's rank is shown when a request of it failed, without being asked for that; its
+/// peers at their peaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_of_one_step_is_shown_at_the_peak_and_at_a_failed_request() {
+    let job = Job { has_events: true, ..JOB };
+    let (_dir, running, mut agent) = training(&job).await;
+    let path = captured(&running, &mut agent, &job, &[]).await;
+    let end = kept(&running, &path, "rank=2").await;
+    assert_eq!((end.at.as_str(), end.step, end.bytes), ("step_end", STEP, WEIGHTS + 320 * MIB));
+    let failed = end.failed.expect("it failed after the end of the step");
+    let (_, map) = running.get(&format!("{path}/segments?rank=2")).await;
+    assert_eq!(map["failed"]["asked_bytes"], failed.asked_bytes, "{map}");
+    assert_eq!((failed.asked_bytes, failed.step), (300 * MIB, STEP + 1));
+    assert_eq!((failed.frame.line, failed.device_free_bytes), (LEAK_LINE, None));
+
+    let peak = kept(&running, &path, "rank=2&at=peak").await;
+    assert_eq!((peak.at.as_str(), peak.step), ("peak", STEP));
+    assert_eq!((peak.bytes, peak.peer_bytes), (end.bytes + 364 * MIB, Some(WEIGHTS + 300 * MIB)));
+    let leak = &peak.lines[0];
+    assert_eq!((leak.bytes, leak.peer_bytes), (684 * MIB, Some(300 * MIB)));
+    assert_eq!((leak.frame.line, leak.first_step), (LEAK_LINE, None));
+
+    let then = kept(&running, &path, "rank=2&at=failed_request").await;
+    assert_eq!((then.step, then.bytes, then.peer_bytes), (STEP + 1, WEIGHTS, peak.peer_bytes));
+    assert_eq!(then.bytes + then.unrecorded_bytes, failed.allocated_bytes);
+    let other = kept(&running, &path, "rank=0").await;
+    assert_eq!((other.failed, other.peer_bytes), (None, Some(WEIGHTS)));
+
+    for (query, status, words) in [
+        ("rank=2&at=peak&from=3", 400, "leave out at"),
+        ("rank=2&at=noon", 400, "noon"),
+        ("rank=0&at=failed_request", 404, "shows no failed request of rank 0"),
+    ] {
+        let (answered, answer) = running.get(&format!("{path}/kept?{query}")).await;
+        let line = answer["error"].as_str().unwrap();
+        assert!(answered == status && line.contains(words), "{query}: {answered} {line}");
+    }
+    running.stop().await;
+}
+
 /// The file of a stored snapshot.
 fn stored(folder: &Path, hash: &str) -> Option<PathBuf> {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).find_map(

@@ -1,19 +1,30 @@
-//! What a rank has kept: the live memory of a capture by line and by stack, beside that of peers.
+//! What a rank has kept: the live memory of a capture by line and by stack, beside that of peers,
+//! at the end of a step, at a peak, or when a request failed.
 
 use memtape_core::limits::{KEPT_LINES_MAX, KEPT_STACKS_MAX};
-use memtape_core::snapshot::{Frame, Held};
-use memtape_core::stacks::{ComparedStacks, LineRow, StackRow};
+use memtape_core::snapshot::frames::telling_frame;
+use memtape_core::snapshot::{Frame, Held, RankSnapshot, allocation_step};
+use memtape_core::stacks::{ComparedStacks, HeldAt, LineRow, StackRow};
 use memtape_core::tape::layout::Clock;
 use serde::{Deserialize, Serialize};
 
 use super::name::Named;
 
-/// Which rank of a capture, and in which steps its memory was allocated.
+/// Which rank of a capture, when, and in which steps its memory was allocated.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeptQuery {
     /// The rank.
     pub rank: u32,
+    /// When: without it the time that explains an incident of this rank with this capture, where
+    /// the capture shows it, else the end of its step. Steps are chosen at the end of the step
+    /// alone.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "memtape_core::tape::schema::words::<HeldAt>")
+    )]
+    #[serde(default)]
+    pub at: Option<HeldAt>,
     /// First step, counted from 1; without one from the start of the process.
     pub from: Option<u64>,
     /// Last step, at most that of the capture; without one all later steps too.
@@ -23,9 +34,9 @@ pub struct KeptQuery {
 }
 
 /// The memory of one rank that was allocated in steps `from` to `to` and is alive at the end of
-/// `step`. Blocks that are pending free are not in it: the program has freed them. A block belongs
-/// to the step in which it was allocated; step 1 also has the blocks that are older than the first
-/// step, and those whose step is not known.
+/// `step`, or all that was alive at another time (`at`). Blocks that are pending free are not in
+/// it: the program has freed them. A block belongs to the step in which it was allocated; step 1
+/// also has the blocks that are older than the first step, and those whose step is not known.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -38,8 +49,10 @@ pub struct Kept {
     pub attempt: u32,
     /// The rank.
     pub rank: u32,
+    /// When the memory is alive.
+    pub at: Named<HeldAt>,
     /// The step at whose end the memory is alive; of a rank whose snapshot is within a step, the
-    /// step before it.
+    /// step before it. Of a peak and of a failed request the step that has it.
     pub step: u64,
     /// What all numbers of steps here count.
     pub clock: Named<Clock>,
@@ -54,13 +67,17 @@ pub struct Kept {
     pub blocks: u64,
     /// Live bytes of the rank in no recorded block, because its tape was full. Their steps are not
     /// known: they are in no other number here. Without a range they and `bytes` are all that the
-    /// allocator has handed out.
+    /// allocator has handed out. At a failed request, the bytes of stacks that hold little or are
+    /// not known.
     pub unrecorded_bytes: u64,
+    /// The request of the rank that failed for good after the end of the step of the capture; null
+    /// where none did.
+    pub failed: Option<FailedMemory>,
     /// Id of the capture that the rank was compared with in place of peers: then every number of a
     /// median peer is that of the rank there.
     pub baseline: Option<String>,
     /// The ranks that were compared, of the same role and at the same step, in order: at most 15,
-    /// those with the nearest numbers.
+    /// those with the nearest numbers. At a peak and at a failed request, each at its own peak.
     pub peers: Vec<u32>,
     /// Ranks of the same role whose numbers are farther: they were not compared.
     pub peers_left_out: u32,
@@ -78,6 +95,47 @@ pub struct Kept {
     pub stacks: Vec<KeptStack>,
     /// The stacks that are not in the list.
     pub other_stacks: KeptRest,
+}
+
+/// A request for memory that failed for good, and the memory of its device then.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct FailedMemory {
+    /// Device index in the process.
+    pub device: u8,
+    /// The step in which it failed.
+    pub step: u64,
+    /// Unix time of the failure in nanoseconds.
+    pub wall_ns: i64,
+    /// Bytes asked for, rounded as the allocator rounds.
+    pub asked_bytes: u64,
+    /// The line that asked; empty where it is not known.
+    pub frame: Frame,
+    /// Bytes handed out to tensors.
+    pub allocated_bytes: u64,
+    /// Bytes that the allocator held from the device.
+    pub reserved_bytes: u64,
+    /// Free bytes of the device by the driver; null where unknown.
+    pub device_free_bytes: Option<u64>,
+}
+
+impl FailedMemory {
+    /// The failed request of a snapshot, where it has one.
+    pub fn of(snapshot: &RankSnapshot) -> Option<Self> {
+        let failed = snapshot.failed_request.as_ref()?;
+        let frames: Vec<&Frame> = snapshot.frames_of(failed.stack).collect();
+        Some(Self {
+            device: failed.device,
+            step: allocation_step(failed.step),
+            wall_ns: failed.wall_ns,
+            asked_bytes: failed.bytes,
+            frame: telling_frame(&frames).cloned().unwrap_or_default(),
+            allocated_bytes: failed.allocated,
+            reserved_bytes: failed.reserved,
+            device_free_bytes: failed.device_free,
+        })
+    }
 }
 
 /// A rank of the same role that was not compared.

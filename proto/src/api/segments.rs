@@ -8,6 +8,7 @@ use memtape_core::tape::layout::Clock;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
+use super::kept::FailedMemory;
 use super::name::Named;
 
 /// Which rank of a capture, and which of its devices.
@@ -43,6 +44,9 @@ pub struct Segments {
     /// The last step in which a block here was allocated, or `step`: of a rank whose snapshot is
     /// within a step, the step after it.
     pub last_step: u64,
+    /// The request of the rank that failed for good after `step`: the map shows the memory before
+    /// it. Null where none did.
+    pub failed: Option<FailedMemory>,
     /// What all numbers of steps here count.
     pub clock: Named<Clock>,
     /// How the segments are known. With `runtime` some may be other code's; with `none` all are

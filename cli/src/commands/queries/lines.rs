@@ -1,12 +1,15 @@
 //! `memtape lines JOB|TAPE|FOLDER…`: which lines of code hold live memory, since when, and on which
 //! ranks. For a job it asks the coordinator; tapes are counted here, with no service running. Of a
-//! capture it shows what one rank has kept of a range of steps, beside its peers.
+//! capture it shows what one rank has kept of a range of steps, or held at its peak or when a
+//! request failed, beside its peers.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use clap::builder::PossibleValuesParser;
 use memtape_core::census::comparison::Counted;
 use memtape_core::identity::Identity;
+use memtape_core::stacks::HeldAt;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Kept, Lines};
 
@@ -38,6 +41,11 @@ pub(crate) struct LinesArgs {
     /// its rank].
     #[arg(long)]
     pub(crate) rank: Option<u32>,
+    /// Of a capture, show what was alive at the end of its step, at the peak of its steps, or when
+    /// a request failed after its step [default: what explains an incident of the rank, else
+    /// step_end].
+    #[arg(long, value_name = "TIME", value_parser = times())]
+    pub(crate) at: Option<String>,
     /// Of a capture, show only memory that was allocated in this step or later.
     #[arg(long, value_name = "STEP")]
     pub(crate) from: Option<u64>,
@@ -77,8 +85,9 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     {
         return of_capture(id, args, globals);
     }
-    if args.from.or(args.to).is_some() || args.baseline.is_some() {
-        let line = "--from, --to and --baseline are for a capture: `memtape captures` lists them";
+    if args.from.or(args.to).is_some() || args.baseline.as_ref().or(args.at.as_ref()).is_some() {
+        let line = "--at, --from, --to and --baseline are for a capture: `memtape captures` lists \
+                    them";
         return Err(Mistakes::one(line).into());
     }
     let asked = match args.of.as_slice() {
@@ -116,15 +125,20 @@ fn of_capture(id: &str, args: &LinesArgs, globals: &Globals) -> anyhow::Result<(
     let asked = [("rank", Some(u64::from(rank)))].into_iter().chain(steps);
     let asked = asked.filter_map(|(name, number)| Some((name, number?.to_string())));
     let asked: Vec<(&str, String)> = asked.collect();
-    let baseline = args.baseline.iter().map(|of| ("baseline", of.as_str()));
+    let words = [("at", &args.at), ("baseline", &args.baseline)].into_iter();
+    let words = words.filter_map(|(name, word)| Some((name, word.as_deref()?)));
     let query: Vec<(&str, &str)> =
-        asked.iter().map(|(name, of)| (*name, of.as_str())).chain(baseline).collect();
+        asked.iter().map(|(name, of)| (*name, of.as_str())).chain(words).collect();
     args.watch.print(|| {
         let answer = client.get(&["captures", &capture.id, "kept"], &query)?;
         globals.shown(&answer, |found: Kept| {
             found.clock.known().unwrap_or_default().in_words(&kept::text(&found))
         })
     })
+}
+
+fn times() -> PossibleValuesParser {
+    HeldAt::ALL.iter().map(|at| at.as_str()).collect::<Vec<_>>().into()
 }
 
 /// The files that are named, and the tapes in the folders; none when a name is neither a file nor a
