@@ -186,10 +186,18 @@ export const paths = {
   incident: (id: string) => `incidents/${part(id)}`,
   capture: (id: string) => `captures/${part(id)}`,
   collectives: (id: string) => `captures/${part(id)}/collectives`,
-  /** Beside the peers, or beside the same rank in the capture `baseline`. */
-  kept: (id: string, rank: number, steps: Span | null, baseline: string | null = null) =>
+  /** Beside the peers, or beside the same rank in the capture `baseline`; without steps and a time,
+   * at the time that explains its incident. */
+  kept: (
+    id: string,
+    rank: number,
+    steps: Span | null,
+    baseline: string | null = null,
+    at: string | null = null,
+  ) =>
     `captures/${part(id)}/kept${query({
       rank,
+      at: steps ? null : at,
       from: steps && Math.max(1, steps.from),
       to: steps && Math.max(1, steps.to),
       baseline,

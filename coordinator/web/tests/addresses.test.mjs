@@ -20,10 +20,10 @@ import {
 describe('addresses', { skip: noBrowser }, () => {
   test('what cannot be read in an address is said once', async () => {
     const note = page.locator('[role=status]', { hasText: 'ignored in the address' });
-    await to('#/job/train-7b?steps=9-1&ranks=a&rank=-1&account=toString&baseline=none');
+    await to('#/job/train-7b?steps=9-1&ranks=a&rank=-1&account=toString&baseline=none&held=noon');
     assert.equal(
       await note.innerText(),
-      'ignored in the address: steps=9-1, ranks=a, rank=-1, account=toString, baseline=none',
+      'ignored in the address: steps=9-1, ranks=a, rank=-1, account=toString, baseline=none, held=noon',
     );
     none('a note', await violations(page));
     await to('#/job/train-7b?steps=1-9&ranks=0-1&rank=1&account=peak&baseline=died%230');
@@ -161,6 +161,31 @@ describe('the baseline', { skip: noBrowser }, () => {
     assert.equal(await pill().count(), 0, 'a capture has nothing beside a run');
     await to('#/nodes');
     assert.equal(await pill().count(), 0);
+  });
+
+  test('a capture shows what was held at the peak and when a request failed', async () => {
+    const shown = page.getByRole('combobox', { name: /^shown at/ });
+    await to('#/capture/cap-train-7b');
+    await page.getByText('alive at the end of step 149').waitFor();
+    assert.deepEqual(await shown.locator('option').allInnerTexts(), ['the end of the step', 'its peak']);
+    await shown.selectOption('its peak');
+    await page.getByText('alive at its peak, in step 149').waitFor();
+    await page.getByText('median of 6 peers, at the peak of each: 3.5 MiB').waitFor();
+    assert.match(page.url(), /held=peak/);
+    await page.getByText(/^memtape lines cap-train-7b --rank 2 --at peak/).waitFor();
+
+    await to('#/capture/cap-died?rank=2&steps=3-9&at=8');
+    const later = page.getByText('A request for 96 MiB failed later, in step 150.');
+    await later.nth(1).waitFor();
+    assert.equal(await later.count(), 2, 'beside the segments and beside the lines');
+    await page.getByRole('link', { name: 'What was held then' }).first().click();
+    await page.getByText('alive when a request failed, in step 150').waitFor();
+    await page
+      .getByText('asked for at /app/train.py:88 did not fit: the allocator held 7.81 GiB')
+      .waitFor();
+    assert.doesNotMatch(page.url(), /steps=|[?&]at=/);
+    await page.goBack();
+    await later.nth(1).waitFor();
   });
 
   test('a capture stands in place of the peers', async () => {

@@ -279,7 +279,8 @@ export function answer(path, query = new URLSearchParams()) {
       return held && (held === hostile.capture ? hostile.collectives : collectives);
     case 'captures/kept': {
       const range = [numberIn(query, 'rank'), numberIn(query, 'from'), numberIn(query, 'to')];
-      return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range, query.get('baseline')));
+      const beside = [query.get('baseline'), query.get('at')];
+      return held && (held === hostile.capture ? hostile.kept(...range) : kept(held, ...range, ...beside));
     }
     case 'captures/segments': {
       const number = numberIn(query, 'rank');

@@ -47,14 +47,30 @@ export const capture = (job, of) => ({
   ...of,
 });
 
-/** What a rank allocated from one step to another and had in a capture. */
-export function kept(capture, number, from, to, baseline = null) {
+/** A request of the leaking rank that failed after the step of a capture. */
+const failed = {
+  device: 0,
+  step: CAPTURE_STEP + 1,
+  wall_ns: ago(897),
+  asked_bytes: 96 * MIB,
+  frame: frame('/app/train.py', 88, 'forward'),
+  allocated_bytes: 7900 * MIB,
+  reserved_bytes: 8000 * MIB,
+  device_free_bytes: 40 * MIB,
+};
+
+const failedIn = ({ trigger }, number) =>
+  trigger === 'out_of_memory' && number === LEAKING ? failed : null;
+
+/** What a rank allocated from one step to another and had in a capture; at a peak 512 MiB more. */
+export function kept(capture, number, from, to, baseline = null, at = null) {
   const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
   const steps = Math.max(0, Math.min(to ?? Infinity, capture.step) - Math.max(from ?? 1, ONSET) + 1);
   const own = number === LEAKING ? steps * GROWTH : 0;
+  const more = (at ?? 'step_end') === 'step_end' ? 0 : 512 * MIB;
   const stacks = [
     { device: null, frames: [0, 1, 2], bytes: own, blocks: own / GROWTH, peer_bytes: 0 },
-    { device: null, frames: [0, 3], bytes: 3 * MIB, blocks: 12, peer_bytes: 2.5 * MIB },
+    { device: null, frames: [0, 3], bytes: 3 * MIB + more, blocks: 12, peer_bytes: 2.5 * MIB },
     { device: null, frames: [], bytes: MIB, blocks: 2, peer_bytes: MIB },
   ];
   const line = (of, frame, first_step) => ({ frame, ...of, frames: undefined, first_step, last_step: first_step && capture.step });
@@ -63,11 +79,13 @@ export function kept(capture, number, from, to, baseline = null) {
     job: capture.job,
     attempt: capture.attempt,
     rank: number,
-    step: capture.step,
+    at: at ?? 'step_end',
+    step: at === 'failed_request' ? failed.step : capture.step,
+    failed: failedIn(capture, number),
     clock: 'steps',
     from,
     to,
-    bytes: own + 4 * MIB,
+    bytes: own + 4 * MIB + more,
     blocks: stacks.reduce((sum, of) => sum + of.blocks, 0),
     unrecorded_bytes: 0,
     baseline,
@@ -158,6 +176,7 @@ export function segments(capture, number, count = 12) {
     devices: [0],
     step: capture.step,
     last_step: capture.step,
+    failed: failedIn(capture, number),
     clock: 'steps',
     segment_source: 'allocator',
     complete: true,

@@ -4,6 +4,7 @@
 import { ACCOUNTS } from '../account';
 import { address, numberIn, rangeIn } from '../address';
 import { parsed } from '../baseline';
+import { TIMES } from './held_at';
 
 /** How values of the address are read. */
 const READERS: [isRead: (name: string, text: string) => boolean, names: string[]][] = [
@@ -11,6 +12,7 @@ const READERS: [isRead: (name: string, text: string) => boolean, names: string[]
   [name => numberIn(name) !== null, ['rank', 'attempt', 'device', 'at']],
   [(_, text) => Object.hasOwn(ACCOUNTS, text), ['account']],
   [(_, text) => parsed(text) !== null, ['baseline']],
+  [(_, text) => TIMES.includes(text), ['held']],
 ];
 
 export function AddressNote() {

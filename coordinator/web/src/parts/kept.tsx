@@ -17,6 +17,7 @@ import { memtape } from '../terminal';
 import type { Capture, Jobs, Kept, KeptLine } from '../types';
 import { bytes, plural, whole } from '../units';
 import { Command, Section, Size, Soft, Stack } from './basics';
+import { Failed, FailedLater, HeldAt, heldIn, timeOf } from './held_at';
 import { Link } from './link';
 import { NotHeld } from './missing';
 import { Table } from './table';
@@ -100,13 +101,15 @@ interface KeptInOf {
   unit: string;
 }
 
-/** The answer of one capture; without steps all that is alive in it. */
+/** The answer of one capture; without steps all that is alive in it, at a time that is chosen. */
 export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   const [isAgainstPeers, setAgainstPeers] = useState(true);
   const other = baselineIn();
   const baseline =
     other?.kind === 'capture' && other.id !== capture.id && !report ? other.id : null;
-  const { data: answer, error } = useAnswer<Kept>(paths.kept(capture.id, rank, steps, baseline), 0);
+  const at = report || steps ? null : heldIn();
+  const path = paths.kept(capture.id, rank, steps, baseline, at);
+  const { data: answer, error } = useAnswer<Kept>(path, 0);
   // While another range of steps is counted, the last one stays.
   const last = useRef<Kept | null>(null);
   if (answer) last.current = answer;
@@ -120,12 +123,13 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
   if (error) return <p class="error">{error.message}</p>;
   if (!data) return <Soft>counting…</Soft>;
   const hasOthers = isCompared(data);
-  const end = `${unit} ${whole(data.step)}`;
+  const isOfEnd = data.at === 'step_end';
   return (
     <>
+      {steps ? null : <p class="pills"><HeldAt of={data} unit={unit} /></p>}
       <p>
         <strong>{bytes(data.bytes)}</strong>
-        {` in ${plural(data.blocks, 'block')} alive at the end of ${end}`}
+        {` in ${plural(data.blocks, 'block')} alive ${timeOf(data, unit)}`}
         {steps && data.step > steps.to
           ? `, ${plural(data.step - steps.to, unit)} after the range`
           : ''}
@@ -133,9 +137,14 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
         <Link view="capture" id={capture.id}>{capture.id}</Link>
         {')'}
         {hasOthers
-          ? `; ${othersOf(data)}: ${bytes(data.peer_bytes)}`
+          ? `; ${othersOf(data)}${isOfEnd ? '' : ', at the peak of each'}: ${bytes(data.peer_bytes)}`
           : '; no rank of the same role is in the capture'}
       </p>
+      {data.at === 'failed_request' ? (
+        <Failed failed={data.failed} />
+      ) : (
+        <FailedLater failed={data.failed} unit={unit} />
+      )}
       {hasOthers ? (
         <label>
           <input
@@ -157,7 +166,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
       />
       <KeptLines kept={data} unit={unit} />
       <Notes of={data} />
-      {report ? null : <Command line={command(data, steps)} />}
+      {report ? null : <Command line={command(data, steps, at)} />}
     </>
   );
 }
@@ -168,8 +177,11 @@ const isCompared = (of: Kept): boolean => of.baseline !== null || of.peers.lengt
 const othersOf = ({ baseline, peers }: Kept): string =>
   baseline === null ? `median of ${plural(peers.length, 'peer')}` : `the same rank in ${baseline}`;
 
-function command({ capture: id, rank, baseline }: Kept, steps: Span | null): string {
-  const range = steps ? ['--from', steps.from, '--to', steps.to] : [];
+function command(of: Kept, steps: Span | null, chosen: string | null): string {
+  const { capture: id, rank, baseline } = of;
+  const at = chosen ?? (of.at === 'step_end' ? null : of.at);
+  const time = at === null ? [] : ['--at', at];
+  const range = steps ? ['--from', steps.from, '--to', steps.to] : time;
   const beside = baseline === null ? [] : ['--baseline', baseline];
   return memtape('lines', id, '--rank', rank, ...range, ...beside);
 }
@@ -182,7 +194,11 @@ function Notes({ of }: { of: Kept }) {
     rest(of.other_lines, 'line'),
     rest(of.other_stacks, 'stack'),
     of.unrecorded_bytes
-      ? `${bytes(of.unrecorded_bytes)} more are in no recorded block: the tape was full`
+      ? `${bytes(of.unrecorded_bytes)} more are ${
+          of.at === 'failed_request'
+            ? 'of lines that held less, or are not known'
+            : 'in no recorded block: the tape was full'
+        }`
       : '',
     of.peers_left_out
       ? `${plural(of.peers_left_out, 'further rank')} of the role not compared`
@@ -202,7 +218,11 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
       <Table
         name="kept"
         caption="Lines that keep memory"
-        empty={`nothing that these ${unit}s allocated is alive`}
+        empty={
+          kept.at === 'failed_request'
+            ? 'no line is known'
+            : `nothing that these ${unit}s allocated is alive`
+        }
         rows={kept.lines}
         columns={[
           {
@@ -237,14 +257,18 @@ function KeptLines({ kept, unit }: { kept: Kept; unit: string }) {
             number: true,
             sort: line => line.blocks,
           },
-          {
-            title: `allocated in ${unit}s`,
-            cell: line =>
-              line.first_step === line.last_step
-                ? whole(line.first_step)
-                : `${whole(line.first_step)} to ${whole(line.last_step)}`,
-            number: true,
-          },
+          ...(kept.at === 'step_end'
+            ? [
+                {
+                  title: `allocated in ${unit}s`,
+                  cell: (line: KeptLine) =>
+                    line.first_step === line.last_step
+                      ? whole(line.first_step)
+                      : `${whole(line.first_step)} to ${whole(line.last_step)}`,
+                  number: true,
+                },
+              ]
+            : []),
         ]}
       />
     </>

@@ -23,6 +23,7 @@ import { disagreements, partWithStack, partWords, segmentWords, sourceWords } fr
 import type { Capture, Segments } from '../types';
 import { bytes, plural } from '../units';
 import { Facts, Frame, List, Section, Size, Soft } from './basics';
+import { FailedLater } from './held_at';
 import { MapLegend } from './map_legend';
 import { BlockTable, SegmentTable } from './segment_tables';
 import { StepSlider, useStep } from './step_slider';
@@ -80,6 +81,7 @@ function Known({ map, unit }: { map: Segments; unit: string }) {
   return (
     <>
       <Sums of={map} />
+      <FailedLater failed={map.failed} unit={unit} />
       <p class="pills">
         <Choice name="map" label="sorted by" values={ORDERS} value={order} />
         <Choice name="colour" label="coloured by" values={COLOURS} value={colours} />
