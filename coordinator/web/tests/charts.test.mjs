@@ -135,6 +135,14 @@ test('the grid of an answer has its values and its steps', () => {
   assert.equal(heat.gridOf(area('j', { account: 'workers' })), null, 'of which nothing is known');
 });
 
+test('the last values of rows are of their last columns, and of no step that is not there yet', () => {
+  const grid = gridOf([[1, 2, null], [1, 2, 3], [null, null, null]], { first: 1, last: 24 });
+  const steps = newest => heat.lastSteps(grid, grid.cells, newest);
+  assert.deepEqual(steps(24), [9, 16, 17, 24]);
+  assert.deepEqual(steps(19), [9, 16, 17, 19]);
+  assert.deepEqual(heat.lastSteps(grid, [grid.cells[2]], 24), []);
+});
+
 test('the columns have every step exactly once', () => {
   const next = numbers(7);
   for (let i = 0; i < 300; i += 1) {
@@ -261,12 +269,6 @@ test('a forecast is followed to its early end, and no further', () => {
 });
 
 // --- budgets ------------------------------------------------------------------
-
-test('parts say of which steps they are', () => {
-  const of = (...steps) => budgets.stepsOf(steps.map(step => ({ step, clock: 'steps' })));
-  assert.equal(of(1712, 1712), 'at step 1,712');
-  assert.equal(of(1712, 711, 1000), 'at steps 711 to 1,712');
-});
 
 test('the parts of a budget are what there is, and unknown ones are named', () => {
   const [device, host] = budgets.budgetsOf(rank(2, {}));

@@ -109,7 +109,7 @@ describe('tables and parts', { skip: noBrowser }, () => {
 
   test('the strip of a job is of the account that its incident is about', async () => {
     const job = () => page.getByRole('row').filter({ has: page.getByRole('link', { name: 'train-7b' }) });
-    const strip = name => job().getByRole('img', { name: new RegExp(`^${name}: median rank`) });
+    const strip = name => job().getByRole('img', { name: new RegExp(`^${name}, at steps 785 to 800: median rank`) });
     await to('#/');
     await strip('allocated, minimum of each step').waitFor();
     made.change = (path, found) =>

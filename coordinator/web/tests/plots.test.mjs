@@ -59,7 +59,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
       made.change = (_, found) => found;
     }
     const said = await plot().getAttribute('aria-valuetext');
-    assert.match(said, new RegExp(`step ${own.steps[299]}: minimum .* \\(median of the peers .*GiB at step ${own.steps[297]}\\)`));
+    assert.match(said, new RegExp(`rank 2 at step ${own.steps[299]}: minimum .* \\(median of the peers .*GiB at step ${own.steps[297]}\\)`));
   });
 
   test('the legend has the captures, and what happened before or after the chart', async () => {
@@ -92,7 +92,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
     await plot().focus();
     const now = () => plot().getAttribute('aria-valuetext');
     await page.keyboard.press('Home');
-    assert.match(await now(), /rank 2, step 1:/);
+    assert.match(await now(), /rank 2 at step 1:/);
     const first = await now();
     await page.keyboard.press('ArrowRight');
     assert.notEqual(await now(), first);
@@ -215,6 +215,17 @@ describe('the heat map', { skip: noBrowser }, () => {
     }
   });
 
+  test('each section of a job says which steps its figures are of', async () => {
+    await to('#/job/train-7b?rank=2');
+    const main = page.getByRole('main');
+    await page.getByRole('heading', { name: 'Lines that hold memory of rank 2, counted at step 640' }).waitFor();
+    const text = await main.innerText();
+    assert.match(text, /growth \+27.5 MiB a step\s+grown 18.4 GiB\s+at step 800\s+out of memory in/, 'the card');
+    assert.match(text, /numbers at the right: at steps 793 to 800/, 'the map');
+    assert.match(text, /rank 2 at step 800: minimum/, 'the chart');
+    assert.match(text, /\nat step 800\nnot measured/, 'the bytes');
+  });
+
   test('the legend has the frames of the map', async () => {
     const legend = page.locator('figure', { has: map() }).locator('figcaption');
     await to('#/job/eval');
@@ -254,7 +265,7 @@ describe('the heat map', { skip: noBrowser }, () => {
     await to('#/job/train-7b');
     await map().focus();
     for (const key of ['Home', 'ArrowDown', 'ArrowDown']) await page.keyboard.press(key);
-    assert.match(await map().getAttribute('aria-label'), /rank 2, steps 1 to 8: .* [KMG]iB/);
+    assert.match(await map().getAttribute('aria-label'), /rank 2 at steps 1 to 8: .* [KMG]iB/);
     for (const key of ['Shift+ArrowRight', 'Shift+ArrowDown']) await page.keyboard.press(key);
     await page.waitForFunction(() => /ranks=2-3/.test(location.hash));
     assert.equal(valueOf('steps'), '1-16');

@@ -79,6 +79,11 @@ test('durations and plurals', () => {
   assert.equal(units.plural(2, 'process', 'processes'), '2 processes');
 });
 
+test('figures say which steps they are of', () => {
+  assert.equal(units.atSteps('step', [1712, 1712]), 'at step 1,712');
+  assert.equal(units.atSteps('turn', [1712, 711, 1000]), 'at turns 711 to 1,712');
+});
+
 test('ticks are round, within the range, and of steps whole', () => {
   assert.deepEqual(units.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10]);
   assert.deepEqual(units.ticks(7, 7, 5), [7]);

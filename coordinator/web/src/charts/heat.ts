@@ -81,6 +81,15 @@ export function stepsOf(grid: Grid, column: number): { from: number; to: number 
   return { from, to: Math.max(from, to) };
 }
 
+/** The steps that the last values of rows are of, none after the newest step of a rank. */
+export const lastSteps = (grid: Grid, rows: (number | null)[][], newest: number): number[] =>
+  rows.flatMap(row => {
+    const last = row.findLastIndex(value => value !== null);
+    if (last < 0) return [];
+    const { from, to } = stepsOf(grid, last);
+    return [from, Math.max(from, Math.min(to, newest))];
+  });
+
 /** Runs of columns without data, as [from, to). */
 export function gaps(row: (number | null)[]): [number, number][] {
   const found: [number, number][] = [];

@@ -9,9 +9,9 @@ import { useMemo, useRef, useState } from 'preact/hooks';
 import type { Span } from '../address';
 import { colour, rgb, scheme } from '../theme';
 import type { Incident } from '../types';
-import { stepTicks, whole } from '../units';
+import { atSteps, stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
-import { against, gaps, span, stepsOf, type Grid, type Ground, type Row } from './heat';
+import { against, gaps, lastSteps, span, stepsOf, type Grid, type Ground, type Row } from './heat';
 
 const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */
@@ -49,6 +49,8 @@ interface HeatMapOf {
   ranks: Span | null;
   steps: Span | null;
   unit: string;
+  /** The newest step of a rank. */
+  newest: number;
   /** Name of the account. */
   account: string;
   /** Less than this is drawn as calm: noise of a healthy job is no signal. */
@@ -168,6 +170,7 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
     },
     [isSigned, colours],
   );
+  const ends = lastSteps(grid, grid.cells, of.newest);
   const isGrouped = grid.rows.some(row => row.first !== row.last);
   return (
     <figcaption>
@@ -177,6 +180,7 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
       <span>
         <Swatch paint={MISSING} /> no data
       </span>
+      {ends.length ? <span>{`numbers at the right: ${atSteps(of.unit, ends)}`}</span> : null}
       {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
       {incidents.length ? (
         <span>
@@ -257,8 +261,8 @@ function words(of: HeatMapOf, values: (number | null)[][], { row, column }: Cell
   const { grid, unit, account, ground } = of;
   const { first, last } = grid.rows[row];
   const { from, to } = stepsOf(grid, column);
-  const steps = from === to ? `${unit} ${whole(from)}` : `${unit}s ${whole(from)} to ${whole(to)}`;
-  const where = `${first === last ? `rank ${first}` : `ranks ${first} to ${last}`}, ${steps}`;
+  const ranks = first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
+  const where = `${ranks} ${atSteps(unit, [from, to])}`;
   const value = grid.cells[row][column];
   if (value === null) return `${where}: no data`;
   const more =

@@ -15,7 +15,7 @@ import { report } from '../api';
 import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
-import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
+import { atSteps, bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
 import {
   fanOf,
   levelAhead,
@@ -262,10 +262,10 @@ function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: num
   const others = levels.toReversed().filter(level => level !== compared).map(value);
   // The newest steps of the peers can be known later than those of the rank.
   const at = peers.median.findLastIndex((median, other) => other <= index && isKnown(median));
-  const where = at === index ? '' : ` at ${unit} ${whole(steps[at])}`;
+  const where = at === index ? '' : ` ${atSteps(unit, [steps[at]])}`;
   const beside = at < 0 ? '' : ` (median of the peers ${text(peers.median[at])}${where})`;
   const values = [value(compared) + beside, ...others].join(', ');
-  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${values}`;
+  return `rank ${rank} ${atSteps(unit, [steps[index]])}: ${values}`;
 }
 
 function summary({ rank, unit }: MemoryOf, { steps, compared, words: text }: Levels): string {

@@ -33,7 +33,7 @@ interface AreaPartOf {
 }
 
 export function AreaPart({
-  ranks: { job, attempt },
+  ranks: { job, attempt, ranks: listed },
   incidents,
   captures,
   selected,
@@ -69,6 +69,7 @@ export function AreaPart({
           ranks={rangeIn('ranks')}
           steps={stepsIn()}
           unit={unit}
+          newest={Math.max(...listed.map(of => of.step))}
           account={ACCOUNTS[account]}
           calm={calmIn(data.unit)}
           words={valueIn(data.unit)}

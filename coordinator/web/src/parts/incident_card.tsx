@@ -23,6 +23,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
   const { id, job, attempt, state, urgency, sentence, culprit, answers } = incident;
   const reason = incident.closed_reason;
   const end = endSince(incident, rank);
+  const at = answers?.growth[0]?.detail;
   const tone = state !== 'open' ? 'closed' : isSilenced(incident) ? 'silenced' : urgency;
   return (
     <article class={`alert ${tone}`}>
@@ -49,6 +50,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
           </Fact>
         ) : null}
         {answers?.growth.map(of => <Fact name={of.title}>{of.text}</Fact>)}
+        {at ? <span class="fact">{at}</span> : null}
         {state === 'open' ? (
           <Open incident={incident} hasEnded={end !== null} />
         ) : (
