@@ -268,6 +268,12 @@ test('a forecast is followed to its early end, and no further', () => {
   assert.equal(levels.levelAhead({ ...fan, p10: 0 }, 0), 2400, 'the memory is full now');
 });
 
+test('a chart goes on to the end of the forecast, unless that leaves its levels no room', () => {
+  const fan = { from: 800, level: 0, full: 1, p10: 930, p50: 1010, p90: 1190 };
+  const ahead = [800, 300, 260, 240, 10].map(behind => levels.stepsAhead(fan, behind));
+  assert.deepEqual(ahead, [1190, 1190, 1010, 930, 10]);
+});
+
 // --- budgets ------------------------------------------------------------------
 
 test('the parts of a budget are what there is, and unknown ones are named', () => {

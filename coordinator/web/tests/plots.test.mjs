@@ -81,6 +81,23 @@ describe('the memory chart', { skip: noBrowser }, () => {
     assert.doesNotMatch(await legend(), /capture\n/);
   });
 
+  test('the legend says where the forecast ends, where the axis does not reach it', async () => {
+    const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
+    await to(INCIDENT);
+    assert.doesNotMatch(await legend(), /after this chart/);
+    made.change = (path, found) =>
+      path.startsWith('incidents/')
+        ? { ...found, steps_to_oom_p10: 6000, steps_to_oom: 7040, steps_to_oom_p90: 8000 }
+        : found;
+    try {
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.match(await legend(), /after this chart: full about 7,000 steps after step 800/);
+  });
+
   test('a click chooses nothing, and takes no range away', async () => {
     await to(`${INCIDENT}?steps=120-149`);
     await plot().click({ position: { x: 400, y: 100 } });
