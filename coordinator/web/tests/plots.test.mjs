@@ -243,6 +243,32 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(text, /\nat step 800\nnot measured/, 'the bytes');
   });
 
+  test('steps that are not there yet are empty, and gaps are hatched', async () => {
+    const cut = (row, from, to) => ({ ...row, cells: row.cells.map((cell, at) => (at >= from && at < to ? null : cell)) });
+    made.change = (path, found) =>
+      path.endsWith('/area') ? { ...found, rows: found.rows.map((row, i) => (i === 4 ? cut(row, 60, 100) : i === 5 ? cut(row, 60, 999) : row)) } : found;
+    try {
+      await to('#/job/train-7b');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    // Pixels that are drawn in the columns 70 to 90 of a row.
+    const drawn = row =>
+      map().evaluate((canvas, row) => {
+        const scale = canvas.width / canvas.clientWidth;
+        const width = canvas.clientWidth - 176;
+        const [x, y, w, h] = [76 + width * 0.7, 30 + row * 22 + 4, width * 0.2, 14].map(of => Math.round(of * scale));
+        const { data } = canvas.getContext('2d').getImageData(x, y, w, h);
+        return data.filter((value, at) => at % 4 === 3 && value > 0).length;
+      }, row);
+    assert.ok((await drawn(4)) > 100, 'a gap between steps');
+    assert.equal(await drawn(5), 0, 'after the newest step');
+    await map().focus();
+    for (const key of ['Home', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'End']) await page.keyboard.press(key);
+    assert.match(await map().getAttribute('aria-label'), /rank 5 at steps \d+ to 800: no step yet, or the rank has ended/);
+    assert.match(await page.locator('figure', { has: map() }).locator('figcaption').innerText(), /empty: no step yet/);
+  });
+
   test('the legend has the frames of the map', async () => {
     const legend = page.locator('figure', { has: map() }).locator('figcaption');
     await to('#/job/eval');

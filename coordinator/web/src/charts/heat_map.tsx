@@ -11,7 +11,17 @@ import { colour, rgb, scheme } from '../theme';
 import type { Incident } from '../types';
 import { atSteps, stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
-import { against, gaps, lastSteps, span, stepsOf, type Grid, type Ground, type Row } from './heat';
+import {
+  against,
+  gaps,
+  lastOf,
+  lastSteps,
+  span,
+  stepsOf,
+  type Grid,
+  type Ground,
+  type Row,
+} from './heat';
 
 const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */
@@ -180,6 +190,7 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
       <span>
         <Swatch paint={MISSING} /> no data
       </span>
+      {grid.cells.some(endsEarly) ? <span>{`empty: ${NOT_YET}`}</span> : null}
       {ends.length ? <span>{`numbers at the right: ${atSteps(of.unit, ends)}`}</span> : null}
       {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
       {incidents.length ? (
@@ -214,6 +225,10 @@ const [INCIDENT, RANK, AREA] = (['incident', 'rank', 'area'] as const).map(swatc
 const MISSING: Paint = (context, width) => hatch(context, colour('--peer'), [0, 0, width, 14]);
 
 const rightOf = (width: number) => (width < 520 ? 74 : 100);
+
+/** Of steps after the last one of a row. */
+const NOT_YET = 'no step yet, or the rank has ended';
+const endsEarly = (row: (number | null)[]) => lastOf(row) >= 0 && lastOf(row) < row.length - 1;
 
 /** The highest difference or value; at least `calm`. */
 const highest = (values: (number | null)[][], calm: number) =>
@@ -264,7 +279,10 @@ function words(of: HeatMapOf, values: (number | null)[][], { row, column }: Cell
   const ranks = first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
   const where = `${ranks} ${atSteps(unit, [from, to])}`;
   const value = grid.cells[row][column];
-  if (value === null) return `${where}: no data`;
+  if (value === null) {
+    const isLost = gaps(grid.cells[row]).some(([from, to]) => column >= from && column < to);
+    return `${where}: ${isLost ? 'no data' : NOT_YET}`;
+  }
   const more =
     ground === 'level' ? '' : `, ${of.words(values[row][column], true)} ${GROUNDS[ground]}`;
   return `${where}: ${account} ${of.words(value, false)}${more}`;
@@ -332,7 +350,7 @@ function drawName(context: Context, of: Drawn, row: number, isSuspect: boolean) 
   context.textAlign = 'left';
   const name = first === last ? `rank ${first}` : `${first}–${last}`;
   context.fillText(`${isSuspect ? '▲ ' : ''}${name}`, 2, y);
-  const end = values[row].findLast(value => value !== null) ?? null;
+  const end = values[row][lastOf(values[row])] ?? null;
   context.fillText(end === null ? 'no data' : of.words(end, ground !== 'level'), right + 6, y);
 }
 
