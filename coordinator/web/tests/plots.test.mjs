@@ -243,6 +243,47 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(text, /\nat step 800\nnot measured/, 'the bytes');
   });
 
+  test('frames stand out on the reddest cells of low rows, light and dark', async () => {
+    const row = (of, i) => ({ ...of, first_rank: i, last_rank: i, extreme_rank: i });
+    made.change = (path, found) =>
+      path.endsWith('/area')
+        ? { ...found, rows: Array.from({ length: 64 }, (_, i) => row(found.rows[[2, 20, 21].includes(i) ? 2 : 1], i)) }
+        : found;
+    const HEIGHT = 6;
+    // Pixels in a colour of the style sheet, across the upper edge of a row.
+    const count = (row, name) =>
+      map().evaluate(
+        (canvas, [top, name]) => {
+          const scale = canvas.width / canvas.clientWidth;
+          const x = 76 + (canvas.clientWidth - 176) * 0.85;
+          const { data } = canvas.getContext('2d').getImageData(x * scale, (top - 4) * scale, 30 * scale, 6 * scale);
+          const probe = document.createElement('i');
+          probe.style.color = `var(${name})`;
+          document.body.append(probe);
+          const wanted = getComputedStyle(probe).color.match(/\d+/g).map(Number);
+          probe.remove();
+          const isIt = (_, at) => at % 4 === 0 && wanted.every((value, i) => data[at + i] === value);
+          return data.filter(isIt).length;
+        },
+        [30 + row * HEIGHT, name],
+      );
+    try {
+      for (const colorScheme of ['light', 'dark']) {
+        await page.emulateMedia({ colorScheme });
+        await to('#/job/train-7b?rank=20&ranks=21-23&steps=600-790');
+        for (const [row, name] of [[2, '--mark'], [20, '--link'], [21, '--link']]) {
+          const found = [await count(row, name), await count(row, '--back')];
+          assert.ok(Math.min(...found) >= 20, `row ${row}, ${colorScheme}: ${found} pixels of the line and its casing`);
+        }
+      }
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const legend = page.locator('figure', { has: map() }).locator('figcaption');
+    const colourOf = of => of.evaluate(node => getComputedStyle(node).color);
+    assert.equal(await colourOf(legend.getByText('┃', { exact: true })), await colourOf(page.locator('.chip.bad').first()));
+  });
+
   test('steps that are not there yet are empty, and gaps are hatched', async () => {
     const cut = (row, from, to) => ({ ...row, cells: row.cells.map((cell, at) => (at >= from && at < to ? null : cell)) });
     made.change = (path, found) =>
