@@ -49,6 +49,9 @@ export const stateOf = (name: string): [string, string, string] =>
 /** A name of the API as words. */
 export const spaced = (name: string): string => name.replaceAll('_', ' ');
 
+export const ATTEMPT =
+  'one run of the job, by the number that its launcher counts: a restart begins the next attempt';
+
 export const lineOf = (frame: Frame): string => `${frame.file}:${frame.line}`;
 
 /** The same without folders: `train.py:36`. */

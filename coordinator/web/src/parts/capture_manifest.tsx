@@ -92,12 +92,16 @@ const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
       { title: 'outcome', cell: outcome, sort: of => of.outcome },
       { title: unit, cell: of => whole(of.step), number: true, sort: of => of.step },
       { title: 'ended', cell: of => <Time at={of.wall_ns} />, sort: of => of.wall_ns },
-      {
-        title: '± ms',
-        cell: of => (of.wall_error_ns / 1e6).toFixed(2),
-        number: true,
-        sort: of => of.wall_error_ns,
-      },
+      ...(capture.parts.some(of => of.wall_error_ns > 0)
+        ? [
+            {
+              title: '± µs',
+              cell: (of: Part) => whole(Number((of.wall_error_ns / 1e3).toPrecision(2))),
+              number: true,
+              sort: (of: Part) => of.wall_error_ns,
+            },
+          ]
+        : []),
       // A report holds no files.
       ...(report
         ? []
