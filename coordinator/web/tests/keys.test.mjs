@@ -125,6 +125,25 @@ describe('tables and parts', { skip: noBrowser }, () => {
     }
   });
 
+  test('all of a view has one word for the end of a rank', async () => {
+    made.change = (path, found) => {
+      if (path !== 'captures/cap-died') return found;
+      const parts = found.parts.map(of => (of.rank === 2 ? { ...of, outcome: 'dead', dead: true, bytes: 0 } : of));
+      return { ...found, parts, missing: [{ rank: 2, outcome: 'dead', detail: '' }] };
+    };
+    try {
+      for (const [path, places] of [['#/job/died', 2], ['#/incident/inc-died', 4], ['#/capture/cap-died', 2]]) {
+        await to(path);
+        await page.getByText('OOM killed').first().waitFor();
+        const text = await page.getByRole('main').innerText();
+        assert.ok(text.split('OOM killed').length > places, `${path}: ${text}`);
+        assert.doesNotMatch(text, /\b(dead|failed|exited)\b(?!\))/, path);
+      }
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
   test('an attempt is explained where it is first named', async () => {
     for (const path of ['#/', '#/job/train-7b']) {
       await to(path);

@@ -54,6 +54,8 @@ export interface MemoryOf {
   limit: { bytes: number | null; name: string };
   /** The step after which the process ended. */
   end?: number | null;
+  /** How it did. */
+  ended?: string;
 }
 
 export function MemoryChart(of: MemoryOf) {
@@ -70,6 +72,7 @@ export function MemoryChart(of: MemoryOf) {
     of.captures,
     limit.bytes,
     of.end,
+    of.ended,
     colours,
   ]);
   if (!shown) return <Soft>{data?.account?.unknown ?? `no finished ${unit}s yet`}</Soft>;
@@ -250,7 +253,7 @@ function marksOf(of: MemoryOf, fan: Fan | null): Mark[] {
     ...named('onset', 'began at', incident?.onset_step),
     ...named('detected', 'detected at', incident?.detected_step),
     ...(fan ? [{ kind: 'full' as const, step: fan.from + fan.p50, words: fullAfter(of) }] : []),
-    ...named('ended', 'ended after', end),
+    ...named('ended', `${of.ended} after`, end),
     ...captures.flatMap(of =>
       of.step ? [{ kind: 'capture' as const, step: of.step, words: '' }] : [],
     ),

@@ -4,6 +4,7 @@
 import type { ComponentChildren } from 'preact';
 
 import type { Answer, Incident, Rank } from '../types';
+import { standing } from '../words';
 import { Age, Chip, Frame } from './basics';
 import { Link } from './link';
 
@@ -22,7 +23,7 @@ export function SixAnswers({ incident, rank, related }: AnswersOf) {
   const ids = related.map(of => of.id);
   return (
     <dl class="answers">
-      <Box of={answers.rank} ids={ids} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
+      <Box of={answers.rank} ids={ids} more={rank ? <Chip name={standing(rank)} /> : null}>
         <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>
           {answers.rank.text}
         </Link>
