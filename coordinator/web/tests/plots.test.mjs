@@ -47,6 +47,28 @@ describe('the memory chart', { skip: noBrowser }, () => {
     assert.match(await plot().getAttribute('aria-label'), /rank 0 over steps: peak goes from/);
   });
 
+  test('the map of a job keeps the account of an incident that has closed', async () => {
+    const [first, ...others] = ['host', 'pinned', 'blocks'].map((layer, i) => incident('train-7b', { id: `inc-${i}`, layer, state: 'closed' }));
+    const death = incident('train-7b', { id: 'inc-death', layer: 'process', class: 'died' });
+    const lists = { host: [first, ...others], pinned: [death, others[0], first] };
+    for (const [account, incidents] of Object.entries(lists)) {
+      made.change = (path, found) =>
+        path === 'incidents' ? { incidents } : path === 'incidents/inc-1' ? others[0] : found;
+      try {
+        await to('#/nodes');
+        await page.reload();
+        await to('#/job/train-7b');
+        assert.equal(await page.getByLabel('Show').inputValue(), account);
+        await to('#/incident/inc-1');
+        await page.locator('.answers').getByRole('link', { name: 'rank 2' }).click();
+        await page.getByLabel('Show').waitFor();
+      } finally {
+        made.change = (_, found) => found;
+      }
+      assert.equal(await page.getByLabel('Show').inputValue(), 'pinned', 'of the incident that led here');
+    }
+  });
+
   test('the readout has the newest median of the peers, where they are behind', async () => {
     const own = series(2);
     made.change = (path, found) =>

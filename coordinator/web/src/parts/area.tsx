@@ -40,7 +40,7 @@ export function AreaPart({
   unit,
 }: AreaPartOf) {
   const open = incidents.filter(of => of.state === 'open');
-  const account = accountFor(open[0]);
+  const account = accountFor(...open, ...incidents);
   const ground = groundIn();
   const [steps, ranks] = [rangeIn('shown_steps'), rangeIn('shown_ranks')];
   const { data, error } = useAnswer<Area>(

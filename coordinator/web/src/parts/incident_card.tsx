@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from 'preact';
 
+import { jobValues } from '../account';
 import { isSilenced, marks } from '../thread';
 import { useTitle } from '../title';
 import type { Incident, Rank } from '../types';
@@ -42,7 +43,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
           </Fact>
         )}
         <Fact name="rank">
-          <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>{incident.rank}</Link>
+          <Link view="job" id={job} values={jobValues(incident)}>{incident.rank}</Link>
         </Fact>
         {culprit ? (
           <Fact name="line">

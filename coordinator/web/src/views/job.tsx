@@ -115,7 +115,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
               attempt={attempt}
               rank={selected}
               incident={own}
-              account={accountFor(own ?? open[0])}
+              account={accountFor(own, ...open, ...incidents)}
               captures={captures}
               unit={unit}
             />
