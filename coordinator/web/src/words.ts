@@ -69,6 +69,10 @@ export const oomsOf = (rank: Rank): number =>
 export const standing = ({ end, state }: Rank): string =>
   end === 'unknown' ? 'ended' : (end ?? state);
 
+/** What became of a part of a capture; of a dead rank how it ended, where that is known. */
+export const fateOf = ({ outcome }: { outcome: string }, rank: Rank | null): string =>
+  outcome === 'dead' && rank?.end ? standing(rank) : outcome;
+
 /** Ends that something else than the process has brought about. */
 const KILLS: Rank['end'][] = ['killed', 'oom_killed'];
 

@@ -127,12 +127,14 @@ describe('tables and parts', { skip: noBrowser }, () => {
 
   test('all of a view has one word for the end of a rank', async () => {
     made.change = (path, found) => {
+      const missing = [{ rank: 2, outcome: 'dead', detail: '' }];
+      if (path === 'captures') return { captures: found.captures.map(of => ({ ...of, missing })) };
       if (path !== 'captures/cap-died') return found;
       const parts = found.parts.map(of => (of.rank === 2 ? { ...of, outcome: 'dead', dead: true, bytes: 0 } : of));
-      return { ...found, parts, missing: [{ rank: 2, outcome: 'dead', detail: '' }] };
+      return { ...found, parts, missing };
     };
     try {
-      for (const [path, places] of [['#/job/died', 2], ['#/incident/inc-died', 4], ['#/capture/cap-died', 2]]) {
+      for (const [path, places] of [['#/job/died', 4], ['#/incident/inc-died', 4], ['#/capture/cap-died', 2]]) {
         await to(path);
         await page.getByText('OOM killed').first().waitFor();
         const text = await page.getByRole('main').innerText();

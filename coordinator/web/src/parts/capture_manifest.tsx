@@ -6,7 +6,7 @@ import { paths, picklePath, report, snapshotPath } from '../api';
 import { rankIn } from '../ranks';
 import type { Capture, Collectives, Part, Ranks } from '../types';
 import { bytes, duration, isKnown, whole } from '../units';
-import { standing, stateOf, trigger } from '../words';
+import { fateOf, stateOf, trigger } from '../words';
 import { Chip, Facts, List, Soft, Time } from './basics';
 import { Link } from './link';
 import { Table } from './table';
@@ -21,7 +21,7 @@ interface ManifestOf {
 
 export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
   const { before_step: before, requested_wall_ns: requested } = capture;
-  const fateOf = useFates(capture);
+  const fate = useFate(capture);
   const total = capture.parts.reduce((sum, part) => sum + part.bytes, 0);
   return (
     <>
@@ -45,24 +45,21 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
           ]}
         />
       </div>
-      <MissingRanks of={capture} fateOf={fateOf} />
-      <Parts capture={capture} unit={unit} fateOf={fateOf} />
+      <MissingRanks of={capture} fate={fate} />
+      <Parts capture={capture} unit={unit} fate={fate} />
       {collectives ? <Standing of={collectives} /> : null}
     </>
   );
 }
 
-/** What became of a part, by the name of a state. */
-type FateOf = (of: Pick<Part, 'rank' | 'outcome'>) => string;
+/** Says what became of a part, by the name of a state. */
+type Fate = (of: Pick<Part, 'rank' | 'outcome'>) => string;
 
-/** The outcome; of a dead rank how it ended, where that is known. */
-function useFates({ job, attempt, parts }: Capture): FateOf {
+/** The ranks are asked for where one is dead. */
+function useFate({ job, attempt, parts }: Capture): Fate {
   const hasDead = parts.some(of => of.dead || of.outcome === 'dead');
   const ranks = useAnswer<Ranks>(hasDead ? paths.ranks(job, attempt) : null).data;
-  return ({ rank: number, outcome }) => {
-    const rank = outcome === 'dead' ? rankIn(ranks, number) : null;
-    return rank?.end ? standing(rank) : outcome;
-  };
+  return of => fateOf(of, rankIn(ranks, of.rank));
 }
 
 function took({ closed_wall_ns: closed, requested_wall_ns: requested }: Capture): string {
@@ -80,11 +77,11 @@ function spread(parts: Part[]): string {
 }
 
 /** Ranks without a snapshot: that another is of a later step stands in its row. */
-function MissingRanks({ of: { missing, parts }, fateOf }: { of: Capture; fateOf: FateOf }) {
+function MissingRanks({ of: { missing, parts }, fate }: { of: Capture; fate: Fate }) {
   const held = new Set(parts.filter(of => of.bytes > 0).map(of => of.rank));
   const ranks = missing
     .filter(of => !held.has(of.rank))
-    .map(of => `rank ${of.rank} (${stateOf(fateOf(of))[2]}${of.detail ? `: ${of.detail}` : ''})`);
+    .map(of => `rank ${of.rank} (${stateOf(fate(of))[2]}${of.detail ? `: ${of.detail}` : ''})`);
   if (ranks.length === 0) return null;
   return <p class="error">{`Missing: ${ranks.join(', ')}`}</p>;
 }
@@ -97,10 +94,10 @@ const PARTS_SHOWN = 16;
 interface PartsOf {
   capture: Capture;
   unit: string;
-  fateOf: FateOf;
+  fate: Fate;
 }
 
-const Parts = ({ capture, unit, fateOf }: PartsOf) => (
+const Parts = ({ capture, unit, fate }: PartsOf) => (
   <Table
     name="parts"
     first={PARTS_SHOWN}
@@ -111,7 +108,7 @@ const Parts = ({ capture, unit, fateOf }: PartsOf) => (
     columns={[
       { title: 'rank', cell: of => String(of.rank), sort: of => of.rank },
       { title: 'node', cell: of => of.node, sort: of => of.node },
-      { title: 'outcome', cell: of => <Outcome of={of} fateOf={fateOf} />, sort: of => of.outcome },
+      { title: 'outcome', cell: of => <Outcome of={of} fate={fate} />, sort: of => of.outcome },
       { title: unit, cell: of => whole(of.step), number: true, sort: of => of.step },
       { title: 'ended', cell: of => <Time at={of.wall_ns} />, sort: of => of.wall_ns },
       ...(capture.parts.some(of => of.wall_error_ns > 0)
@@ -139,10 +136,10 @@ const Parts = ({ capture, unit, fateOf }: PartsOf) => (
   />
 );
 
-const Outcome = ({ of, fateOf }: { of: Part; fateOf: FateOf }) => (
+const Outcome = ({ of, fate }: { of: Part; fate: Fate }) => (
   <>
-    <Chip name={fateOf(of)} />
-    {of.dead && of.outcome !== 'dead' ? <Chip name={fateOf({ ...of, outcome: 'dead' })} /> : null}
+    <Chip name={fate(of)} />
+    {of.dead && of.outcome !== 'dead' ? <Chip name={fate({ ...of, outcome: 'dead' })} /> : null}
   </>
 );
 

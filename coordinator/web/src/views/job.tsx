@@ -155,7 +155,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
         </Section>
       </div>
       <Section title="Captures">
-        <CaptureTable captures={captures} />
+        <CaptureTable captures={captures} ranks={ranks} />
       </Section>
       <Section title="Timeline">
         <Timeline of={{ incidents, captures, ranks: ranks.ranks, actions }} unit={unit} />
