@@ -11,17 +11,8 @@ import { colour, rgb, scheme } from '../theme';
 import type { Incident } from '../types';
 import { atSteps, stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
-import {
-  against,
-  gaps,
-  lastOf,
-  lastSteps,
-  span,
-  stepsOf,
-  type Grid,
-  type Ground,
-  type Row,
-} from './heat';
+import { against, gaps, lastOf, lastSteps, span, stepsOf } from './heat';
+import type { Grid, Ground, Row } from './heat';
 
 const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */

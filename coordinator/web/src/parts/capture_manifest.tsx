@@ -91,13 +91,7 @@ function MissingRanks({ of: { missing, parts }, fate }: { of: Capture; fate: Fat
 /** Ranks that are listed at first. */
 const PARTS_SHOWN = 16;
 
-interface PartsOf {
-  capture: Capture;
-  unit: string;
-  fate: Fate;
-}
-
-const Parts = ({ capture, unit, fate }: PartsOf) => (
+const Parts = ({ capture, unit, fate }: { capture: Capture; unit: string; fate: Fate }) => (
   <Table
     name="parts"
     first={PARTS_SHOWN}

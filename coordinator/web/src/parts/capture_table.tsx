@@ -8,13 +8,8 @@ import { Chip, Time } from './basics';
 import { Link } from './link';
 import { Table } from './table';
 
-interface CapturesOf {
-  captures: Capture[];
-  /** Ranks of their job. */
-  ranks: Ranks;
-}
-
-export const CaptureTable = ({ captures, ranks }: CapturesOf) => (
+/** Captures of the job of these ranks. */
+export const CaptureTable = ({ captures, ranks }: { captures: Capture[]; ranks: Ranks }) => (
   <Table
     caption="Captures"
     empty="no capture yet"
