@@ -73,7 +73,7 @@ export const standing = ({ end, state }: Rank): string =>
 export const fateOf = ({ outcome }: { outcome: string }, rank: Rank | null): string =>
   outcome === 'dead' && rank?.end ? standing(rank) : outcome;
 
-/** Ends that something else than the process has brought about. */
+/** Ends by a signal. */
 const KILLS: Rank['end'][] = ['killed', 'oom_killed'];
 
 /** How the process of a rank ended; null while it lives. */

@@ -18,7 +18,7 @@ const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */
 const [CAPTURES_AT, INCIDENTS_AT] = [8, 22];
 const ROWS_HEIGHT = 440;
-/** Lower rows have no room for two frames with their casings: both are one, around the row. */
+/** Rows up to this height have no room for frames within: all frames stand around the row. */
 const LOW_ROW_MAX = 14;
 const [INSET, OUTSET] = [3, 1];
 /** Height of a name. */

@@ -98,7 +98,7 @@ export function fanOf(of: Series, incident: Incident, full: number): Fan | null 
   return { from, level, full, p10: ahead(p10), p50: ahead(p50), p90: ahead(p90) };
 }
 
-/** Steps ahead of a chart, as a multiple of those behind its newest one: less would be flat. */
+/** Most steps ahead, as a multiple of the steps behind: more would leave the levels no width. */
 const AHEAD_MAX = 4;
 
 /** How many steps ahead a chart of this many steps goes: to the last of the forecast's ends that it

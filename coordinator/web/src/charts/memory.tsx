@@ -54,7 +54,7 @@ export interface MemoryOf {
   limit: { bytes: number | null; name: string };
   /** The step after which the process ended. */
   end?: number | null;
-  /** How it did. */
+  /** The word for that end. */
   ended?: string;
 }
 
