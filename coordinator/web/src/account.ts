@@ -29,14 +29,19 @@ export const TOGETHER = ['allocated', 'peak', 'reserved'];
  * capture, the minima. */
 const ofReport = report?.answers[paths.incident(report.start[1])] as Incident | undefined;
 
-/** The account of the address, else the one that grows in the incident, else the minimum. */
-export function accountFor(incident: Incident | null | undefined): string {
+/** The account of the address, else that of the first of these incidents that is about one, else
+ * the minimum. */
+export function accountFor(...incidents: (Incident | null | undefined)[]): string {
   const chosen = address.value.query.get('account') ?? '';
   if (Object.hasOwn(ACCOUNTS, chosen)) return chosen;
-  const grows = (report ? ofReport : incident)?.layer ?? '';
-  if (grows === 'spread') return 'peak';
-  return Object.hasOwn(ACCOUNTS, grows) ? grows : 'allocated';
+  const layers = (report ? [ofReport] : incidents).map(of => of?.layer ?? '');
+  const accounts = layers.map(layer => (layer === 'spread' ? 'peak' : layer));
+  return accounts.find(name => Object.hasOwn(ACCOUNTS, name)) ?? 'allocated';
 }
+
+/** How the view of a job shows an incident. */
+export const jobValues = (of: Incident) =>
+  ({ attempt: of.attempt, rank: of.rank, account: accountFor(of) });
 
 /** A value of an account in its unit. */
 export function valueIn(

@@ -5,7 +5,7 @@ import type { Entry } from './keys';
 import { linesOf } from './terminal';
 import type { Capture, Frame, Incident, Job, Rank } from './types';
 import { plural, whole } from './units';
-import { lineOf, spaced, stateOf, trigger } from './words';
+import { lineOf, spaced, standing, stateOf, trigger } from './words';
 
 /** What is known where one looks. */
 export interface Known {
@@ -67,11 +67,11 @@ const jobEntry = (of: Job): Entry => ({
   href: link('job', of.job),
 });
 
-const rankEntry = ({ job, attempt }: Known, { rank, state, node, pid }: Rank): Entry => ({
+const rankEntry = ({ job, attempt }: Known, of: Rank): Entry => ({
   kind: 'rank',
-  words: `rank ${rank}`,
-  detail: `${stateOf(state)[2]}, job ${job}, node ${node}, pid ${pid}`,
-  href: link('job', job ?? '', { attempt, rank }),
+  words: `rank ${of.rank}`,
+  detail: `${stateOf(standing(of))[2]}, job ${job}, node ${of.node}, pid ${of.pid}`,
+  href: link('job', job ?? '', { attempt, rank: of.rank }),
 });
 
 const captureEntry = (of: Capture): Entry => ({

@@ -65,6 +65,13 @@ export function moment(wallNs: number): string {
 export const unitOf = (of: { clock?: string } | null | undefined): string =>
   of?.clock === 'turns' ? 'turn' : 'step';
 
+/** Which steps figures are of: `at step 1,712`, `at steps 711 to 1,712`. */
+export function atSteps(unit: string, steps: number[]): string {
+  const [first, last] = [Math.min(...steps), Math.max(...steps)];
+  const many = first === last ? '' : 's';
+  return `at ${unit}${many} ${whole(first)}${many ? ` to ${whole(last)}` : ''}`;
+}
+
 export function median(values: number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted.length ? sorted[Math.floor((sorted.length - 1) / 2)] : 0;

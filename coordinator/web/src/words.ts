@@ -34,7 +34,7 @@ const STATES: Record<string, [string, string, string]> = {
   awaited: ['…', '', 'awaited'],
   exited: ['■', '', 'exited'],
   killed: ['✕', 'bad', 'killed'],
-  oom_killed: ['✕', 'bad', 'killed for memory'],
+  oom_killed: ['✕', 'bad', 'OOM killed'],
   connected: ['✓', 'good', 'connected'],
   holds: ['✓', 'bad', 'holds'],
   possible: ['?', 'warn', 'possible'],
@@ -49,6 +49,9 @@ export const stateOf = (name: string): [string, string, string] =>
 /** A name of the API as words. */
 export const spaced = (name: string): string => name.replaceAll('_', ' ');
 
+export const ATTEMPT =
+  'one run of the job, by the number that its launcher counts: a restart begins the next attempt';
+
 export const lineOf = (frame: Frame): string => `${frame.file}:${frame.line}`;
 
 /** The same without folders: `train.py:36`. */
@@ -62,17 +65,22 @@ export const hasDied = (rank: Rank | null): boolean =>
 export const oomsOf = (rank: Rank): number =>
   rank.devices.reduce((sum, device) => sum + device.ooms, 0);
 
-const ENDS: Record<string, string> = {
-  exited: 'has exited',
-  failed: 'has exited with an error',
-  killed: 'was killed',
-  oom_killed: "was killed by the kernel's OOM killer",
-};
+/** How the process of a rank ended, by its name in the API; while it lives, its state. */
+export const standing = ({ end, state }: Rank): string =>
+  end === 'unknown' ? 'ended' : (end ?? state);
+
+/** What became of a part of a capture; of a dead rank how it ended, where that is known. */
+export const fateOf = ({ outcome }: { outcome: string }, rank: Rank | null): string =>
+  outcome === 'dead' && rank?.end ? standing(rank) : outcome;
+
+/** Ends by a signal. */
+const KILLS: Rank['end'][] = ['killed', 'oom_killed'];
 
 /** How the process of a rank ended; null while it lives. */
 export function endOf(rank: Rank | null): string | null {
   if (!rank?.end) return null;
-  const how = ENDS[rank.end] ?? 'has ended';
+  const word = stateOf(standing(rank))[2];
+  const how = KILLS.includes(rank.end) ? `was ${word}` : word;
   const ooms = oomsOf(rank);
   const memory =
     ooms > 0 ? `ran out of device memory (${plural(ooms, 'request')} failed) and ` : '';

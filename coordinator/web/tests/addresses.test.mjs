@@ -95,7 +95,7 @@ describe('addresses', { skip: noBrowser }, () => {
       for (const [view, rank] of [[INCIDENT, 'rank 2'], ['#/job/train-7b', '3']]) {
         await to(view);
         const link = page.getByRole('main').getByRole('link', { name: rank, exact: true }).first();
-        assert.match(await link.getAttribute('href'), /^#\/job\/train-7b\?attempt=1&rank=\d$/);
+        assert.match(await link.getAttribute('href'), /^#\/job\/train-7b\?attempt=1&rank=\d(&account=allocated)?$/);
       }
       await to(INCIDENT);
       assert.equal(await ofJob().getAttribute('href'), '#/job/train-7b?attempt=1');

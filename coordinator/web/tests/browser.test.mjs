@@ -145,6 +145,27 @@ describe('the width of a screen', { skip: noBrowser }, () => {
   });
 });
 
+describe('lines for a terminal', { skip: noBrowser }, () => {
+  const all = { ...VIEWS, ...HOSTILE_VIEWS };
+  for (const name of ['incident', 'capture', 'hostile incident', 'hostile capture']) {
+    test(`${name}: whole on a screen of 360 px and on paper`, async () => {
+      const { page } = seen;
+      await page.setViewportSize({ width: 360, height: 800 });
+      await show(page, made.address, all[name]);
+      for (const media of ['screen', 'print']) {
+        await page.emulateMedia({ media });
+        await frames(page);
+        const beyond = await page
+          .locator('.command pre')
+          .evaluateAll(all => all.map(node => node.scrollWidth - node.clientWidth));
+        assert.ok(beyond.length > 0, 'there are some');
+        assert.deepEqual(beyond.filter(width => width > 0), [], media);
+      }
+      await page.emulateMedia({ media: 'screen' });
+    });
+  }
+});
+
 describe('hostile names', { skip: noBrowser }, () => {
   for (const [name, path] of Object.entries(HOSTILE_VIEWS)) {
     test(`${name}: names are text, and fit`, async () => {

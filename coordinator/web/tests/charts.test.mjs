@@ -135,6 +135,14 @@ test('the grid of an answer has its values and its steps', () => {
   assert.equal(heat.gridOf(area('j', { account: 'workers' })), null, 'of which nothing is known');
 });
 
+test('the last values of rows are of their last columns, and of no step that is not there yet', () => {
+  const grid = gridOf([[1, 2, null], [1, 2, 3], [null, null, null]], { first: 1, last: 24 });
+  const steps = newest => heat.lastSteps(grid, grid.cells, newest);
+  assert.deepEqual(steps(24), [9, 16, 17, 24]);
+  assert.deepEqual(steps(19), [9, 16, 17, 19]);
+  assert.deepEqual(heat.lastSteps(grid, [grid.cells[2]], 24), []);
+});
+
 test('the columns have every step exactly once', () => {
   const next = numbers(7);
   for (let i = 0; i < 300; i += 1) {
@@ -153,17 +161,18 @@ test('the columns have every step exactly once', () => {
   }
 });
 
-test('gaps are exactly the columns without data', () => {
+test('gaps are exactly the columns without data before the last value', () => {
   const next = numbers(3);
   for (let i = 0; i < 100; i += 1) {
     const row = Array.from({ length: next(30) }, () => (next(2) ? null : next(9)));
+    const last = row.findLastIndex(value => value !== null);
     const inGaps = new Set();
     for (const [from, to] of heat.gaps(row)) {
       assert.ok(to > from);
       assert.ok(row[from - 1] !== null && row[to] !== null, 'a gap is as long as it can be');
       for (let at = from; at < to; at += 1) inGaps.add(at);
     }
-    row.forEach((value, at) => assert.equal(inGaps.has(at), value === null));
+    row.forEach((value, at) => assert.equal(inGaps.has(at), value === null && (at < last || last < 0)));
   }
 });
 
@@ -260,13 +269,13 @@ test('a forecast is followed to its early end, and no further', () => {
   assert.equal(levels.levelAhead({ ...fan, p10: 0 }, 0), 2400, 'the memory is full now');
 });
 
-// --- budgets ------------------------------------------------------------------
-
-test('parts say of which steps they are', () => {
-  const of = (...steps) => budgets.stepsOf(steps.map(step => ({ step, clock: 'steps' })));
-  assert.equal(of(1712, 1712), 'at step 1,712');
-  assert.equal(of(1712, 711, 1000), 'at steps 711 to 1,712');
+test('a chart goes on to the end of the forecast, unless that leaves its levels no room', () => {
+  const fan = { from: 800, level: 0, full: 1, p10: 930, p50: 1010, p90: 1190 };
+  const ahead = [800, 300, 260, 240, 10].map(behind => levels.stepsAhead(fan, behind));
+  assert.deepEqual(ahead, [1190, 1190, 1010, 930, 10]);
 });
+
+// --- budgets ------------------------------------------------------------------
 
 test('the parts of a budget are what there is, and unknown ones are named', () => {
   const [device, host] = budgets.budgetsOf(rank(2, {}));

@@ -79,7 +79,7 @@ const line = (frames, bytes, of) => ({
   frames,
   ranks: 8,
   median_bytes: bytes,
-  holders: [{ rank: LEAKING, device: 0, bytes, blocks: 12, oldest_step: 1, growth_bytes_per_step: 0, ...of }],
+  holders: [{ rank: LEAKING, device: 0, step: 640, bytes, blocks: 12, oldest_step: 1, growth_bytes_per_step: 0, ...of }],
 });
 
 export const lines = job => ({

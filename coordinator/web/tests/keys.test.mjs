@@ -107,9 +107,56 @@ describe('tables and parts', { skip: noBrowser }, () => {
     assert.equal(await link.getAttribute('href'), '#/job/train-7b?attempt=0');
   });
 
+  test('the uncertainty of times has digits, and no column where there is none', async () => {
+    const parts = page.getByRole('region', { name: 'Ranks of the capture' });
+    const of = error => (path, found) =>
+      path === 'captures/cap-train-7b' ? { ...found, parts: found.parts.map(part => ({ ...part, wall_error_ns: error })) } : found;
+    for (const [error, text] of [[7, '0.007'], [410, '0.41'], [12_345, '12'], [1_540_000, '1,500'], [0, null]]) {
+      made.change = of(error);
+      try {
+        await to('#/nodes');
+        await page.reload();
+        await to('#/capture/cap-train-7b');
+      } finally {
+        made.change = (_, found) => found;
+      }
+      const cells = await parts.locator('td[data-title="± µs"]').allInnerTexts();
+      assert.deepEqual([...new Set(cells)], text === null ? [] : [text]);
+    }
+  });
+
+  test('all of a view has one word for the end of a rank', async () => {
+    made.change = (path, found) => {
+      const missing = [{ rank: 2, outcome: 'dead', detail: '' }];
+      if (path === 'captures') return { captures: found.captures.map(of => ({ ...of, missing })) };
+      if (path !== 'captures/cap-died') return found;
+      const parts = found.parts.map(of => (of.rank === 2 ? { ...of, outcome: 'dead', dead: true, bytes: 0 } : of));
+      return { ...found, parts, missing };
+    };
+    try {
+      for (const [path, places] of [['#/job/died', 4], ['#/incident/inc-died', 4], ['#/capture/cap-died', 2]]) {
+        await to(path);
+        await page.getByText('OOM killed').first().waitFor();
+        const text = await page.getByRole('main').innerText();
+        assert.ok(text.split('OOM killed').length > places, `${path}: ${text}`);
+        assert.doesNotMatch(text, /\b(dead|failed|exited)\b(?!\))/, path);
+      }
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
+  test('an attempt is explained where it is first named', async () => {
+    for (const path of ['#/', '#/job/train-7b']) {
+      await to(path);
+      const word = page.locator('abbr', { hasText: /^attempt$/ });
+      assert.match(await word.getAttribute('title'), /^one run of the job.*a restart begins the next/);
+    }
+  });
+
   test('the strip of a job is of the account that its incident is about', async () => {
     const job = () => page.getByRole('row').filter({ has: page.getByRole('link', { name: 'train-7b' }) });
-    const strip = name => job().getByRole('img', { name: new RegExp(`^${name}: median rank`) });
+    const strip = name => job().getByRole('img', { name: new RegExp(`^${name}, at steps 785 to 800: median rank`) });
     await to('#/');
     await strip('allocated, minimum of each step').waitFor();
     made.change = (path, found) =>

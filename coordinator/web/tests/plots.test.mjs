@@ -47,6 +47,28 @@ describe('the memory chart', { skip: noBrowser }, () => {
     assert.match(await plot().getAttribute('aria-label'), /rank 0 over steps: peak goes from/);
   });
 
+  test('the map of a job keeps the account of an incident that has closed', async () => {
+    const [first, ...others] = ['host', 'pinned', 'blocks'].map((layer, i) => incident('train-7b', { id: `inc-${i}`, layer, state: 'closed' }));
+    const death = incident('train-7b', { id: 'inc-death', layer: 'process', class: 'died' });
+    const lists = { host: [first, ...others], pinned: [death, others[0], first] };
+    for (const [account, incidents] of Object.entries(lists)) {
+      made.change = (path, found) =>
+        path === 'incidents' ? { incidents } : path === 'incidents/inc-1' ? others[0] : found;
+      try {
+        await to('#/nodes');
+        await page.reload();
+        await to('#/job/train-7b');
+        assert.equal(await page.getByLabel('Show').inputValue(), account);
+        await to('#/incident/inc-1');
+        await page.locator('.answers').getByRole('link', { name: 'rank 2' }).click();
+        await page.getByLabel('Show').waitFor();
+      } finally {
+        made.change = (_, found) => found;
+      }
+      assert.equal(await page.getByLabel('Show').inputValue(), 'pinned', 'of the incident that led here');
+    }
+  });
+
   test('the readout has the newest median of the peers, where they are behind', async () => {
     const own = series(2);
     made.change = (path, found) =>
@@ -59,7 +81,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
       made.change = (_, found) => found;
     }
     const said = await plot().getAttribute('aria-valuetext');
-    assert.match(said, new RegExp(`step ${own.steps[299]}: minimum .* \\(median of the peers .*GiB at step ${own.steps[297]}\\)`));
+    assert.match(said, new RegExp(`rank 2 at step ${own.steps[299]}: minimum .* \\(median of the peers .*GiB at step ${own.steps[297]}\\)`));
   });
 
   test('the legend has the captures, and what happened before or after the chart', async () => {
@@ -81,6 +103,23 @@ describe('the memory chart', { skip: noBrowser }, () => {
     assert.doesNotMatch(await legend(), /capture\n/);
   });
 
+  test('the legend says where the forecast ends, where the axis does not reach it', async () => {
+    const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
+    await to(INCIDENT);
+    assert.doesNotMatch(await legend(), /after this chart/);
+    made.change = (path, found) =>
+      path.startsWith('incidents/')
+        ? { ...found, steps_to_oom_p10: 6000, steps_to_oom: 7040, steps_to_oom_p90: 8000 }
+        : found;
+    try {
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.match(await legend(), /after this chart: full about 7,000 steps after step 800/);
+  });
+
   test('a click chooses nothing, and takes no range away', async () => {
     await to(`${INCIDENT}?steps=120-149`);
     await plot().click({ position: { x: 400, y: 100 } });
@@ -92,7 +131,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
     await plot().focus();
     const now = () => plot().getAttribute('aria-valuetext');
     await page.keyboard.press('Home');
-    assert.match(await now(), /rank 2, step 1:/);
+    assert.match(await now(), /rank 2 at step 1:/);
     const first = await now();
     await page.keyboard.press('ArrowRight');
     assert.notEqual(await now(), first);
@@ -215,6 +254,84 @@ describe('the heat map', { skip: noBrowser }, () => {
     }
   });
 
+  test('each section of a job says which steps its figures are of', async () => {
+    await to('#/job/train-7b?rank=2');
+    const main = page.getByRole('main');
+    await page.getByRole('heading', { name: 'Lines that hold memory of rank 2, counted at step 640' }).waitFor();
+    const text = await main.innerText();
+    assert.match(text, /growth \+27.5 MiB a step\s+grown 18.4 GiB\s+at step 800\s+out of memory in/, 'the card');
+    assert.match(text, /numbers at the right: at steps 793 to 800/, 'the map');
+    assert.match(text, /rank 2 at step 800: minimum/, 'the chart');
+    assert.match(text, /\nat step 800\nnot measured/, 'the bytes');
+  });
+
+  test('frames stand out on the reddest cells of low rows, light and dark', async () => {
+    const row = (of, i) => ({ ...of, first_rank: i, last_rank: i, extreme_rank: i });
+    made.change = (path, found) =>
+      path.endsWith('/area')
+        ? { ...found, rows: Array.from({ length: 64 }, (_, i) => row(found.rows[[2, 20, 21].includes(i) ? 2 : 1], i)) }
+        : found;
+    const HEIGHT = 6;
+    // Pixels in a colour of the style sheet, across the upper edge of a row.
+    const count = (row, name) =>
+      map().evaluate(
+        (canvas, [top, name]) => {
+          const scale = canvas.width / canvas.clientWidth;
+          const x = 76 + (canvas.clientWidth - 176) * 0.85;
+          const { data } = canvas.getContext('2d').getImageData(x * scale, (top - 4) * scale, 30 * scale, 6 * scale);
+          const probe = document.createElement('i');
+          probe.style.color = `var(${name})`;
+          document.body.append(probe);
+          const wanted = getComputedStyle(probe).color.match(/\d+/g).map(Number);
+          probe.remove();
+          const isIt = (_, at) => at % 4 === 0 && wanted.every((value, i) => data[at + i] === value);
+          return data.filter(isIt).length;
+        },
+        [30 + row * HEIGHT, name],
+      );
+    try {
+      for (const colorScheme of ['light', 'dark']) {
+        await page.emulateMedia({ colorScheme });
+        await to('#/job/train-7b?rank=20&ranks=21-23&steps=600-790');
+        for (const [row, name] of [[2, '--mark'], [20, '--link'], [21, '--link']]) {
+          const found = [await count(row, name), await count(row, '--back')];
+          assert.ok(Math.min(...found) >= 20, `row ${row}, ${colorScheme}: ${found} pixels of the line and its casing`);
+        }
+      }
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const legend = page.locator('figure', { has: map() }).locator('figcaption');
+    const colourOf = of => of.evaluate(node => getComputedStyle(node).color);
+    assert.equal(await colourOf(legend.getByText('┃', { exact: true })), await colourOf(page.locator('.chip.bad').first()));
+  });
+
+  test('steps that are not there yet are empty, and gaps are hatched', async () => {
+    const cut = (row, from, to) => ({ ...row, cells: row.cells.map((cell, at) => (at >= from && at < to ? null : cell)) });
+    made.change = (path, found) =>
+      path.endsWith('/area') ? { ...found, rows: found.rows.map((row, i) => (i === 4 ? cut(row, 60, 100) : i === 5 ? cut(row, 60, 999) : row)) } : found;
+    try {
+      await to('#/job/train-7b');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    // Pixels that are drawn in the columns 70 to 90 of a row.
+    const drawn = row =>
+      map().evaluate((canvas, row) => {
+        const scale = canvas.width / canvas.clientWidth;
+        const width = canvas.clientWidth - 176;
+        const [x, y, w, h] = [76 + width * 0.7, 30 + row * 22 + 4, width * 0.2, 14].map(of => Math.round(of * scale));
+        const { data } = canvas.getContext('2d').getImageData(x, y, w, h);
+        return data.filter((value, at) => at % 4 === 3 && value > 0).length;
+      }, row);
+    assert.ok((await drawn(4)) > 100, 'a gap between steps');
+    assert.equal(await drawn(5), 0, 'after the newest step');
+    await map().focus();
+    for (const key of ['Home', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'ArrowDown', 'End']) await page.keyboard.press(key);
+    assert.match(await map().getAttribute('aria-label'), /rank 5 at steps \d+ to 800: no step yet, or the rank has ended/);
+    assert.match(await page.locator('figure', { has: map() }).locator('figcaption').innerText(), /empty: no step yet/);
+  });
+
   test('the legend has the frames of the map', async () => {
     const legend = page.locator('figure', { has: map() }).locator('figcaption');
     await to('#/job/eval');
@@ -254,7 +371,7 @@ describe('the heat map', { skip: noBrowser }, () => {
     await to('#/job/train-7b');
     await map().focus();
     for (const key of ['Home', 'ArrowDown', 'ArrowDown']) await page.keyboard.press(key);
-    assert.match(await map().getAttribute('aria-label'), /rank 2, steps 1 to 8: .* [KMG]iB/);
+    assert.match(await map().getAttribute('aria-label'), /rank 2 at steps 1 to 8: .* [KMG]iB/);
     for (const key of ['Shift+ArrowRight', 'Shift+ArrowDown']) await page.keyboard.press(key);
     await page.waitForFunction(() => /ranks=2-3/.test(location.hash));
     assert.equal(valueOf('steps'), '1-16');

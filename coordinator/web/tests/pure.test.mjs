@@ -79,6 +79,11 @@ test('durations and plurals', () => {
   assert.equal(units.plural(2, 'process', 'processes'), '2 processes');
 });
 
+test('figures say which steps they are of', () => {
+  assert.equal(units.atSteps('step', [1712, 1712]), 'at step 1,712');
+  assert.equal(units.atSteps('turn', [1712, 711, 1000]), 'at turns 711 to 1,712');
+});
+
 test('ticks are round, within the range, and of steps whole', () => {
   assert.deepEqual(units.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10]);
   assert.deepEqual(units.ticks(7, 7, 5), [7]);
@@ -104,11 +109,23 @@ test('a dead rank is said to be dead, with the failed requests', () => {
   assert.equal(
     words.endOf(dead),
     'rank 2 ran out of device memory (1 request failed) and ' +
-      "was killed by the kernel's OOM killer after step 812 (signal 9)",
+      'was OOM killed after step 812 (signal 9)',
   );
   const exited = rankOf(2, { step: 812, end: 'exited', end_detail: 'sealed' });
-  assert.equal(words.endOf(exited), 'rank 2 has exited after step 812');
+  assert.equal(words.endOf(exited), 'rank 2 exited after step 812');
   assert.deepEqual([dead, exited, rankOf(2, {}), null].map(words.hasDied), [true, false, false, false]);
+});
+
+test('the end of a rank has the word of the API wherever it stands', async () => {
+  const { components } = JSON.parse(await readFile(new URL('../../src/http/openapi.json', import.meta.url)));
+  const said = { exited: 'exited', failed: 'failed', killed: 'killed', oom_killed: 'OOM killed', unknown: 'ended' };
+  assert.deepEqual(components.schemas.End.enum, Object.keys(said));
+  for (const [end, word] of Object.entries(said)) {
+    const dead = rankOf(2, { end, state: 'failed' });
+    assert.equal(words.stateOf(words.standing(dead))[2], word);
+    assert.match(words.endOf(dead), new RegExp(`^rank 2 (was )?${word} after step`));
+  }
+  assert.equal(words.standing(rankOf(2, {})), 'growing', 'while it lives');
 });
 
 const action = of => ({

@@ -5,8 +5,8 @@ import { here } from '../address';
 import { hasSteps, report } from '../api';
 import { Soft } from '../parts/basics';
 import type { Rank } from '../types';
-import { bytes } from '../units';
-import { budgetsOf, legendOf, stepsOf, type Budget } from './budgets';
+import { atSteps, bytes, unitOf } from '../units';
+import { budgetsOf, legendOf, type Budget } from './budgets';
 import { Chart, Key, scale } from './svg';
 
 const [ROW, BAR, LEFT] = [26, 18, 84];
@@ -27,7 +27,7 @@ export function BudgetChart({ ranks }: { ranks: Rank[] }) {
         {legendOf(shown).map(([kind, names]) => (
           <Key kind={kind}>{names}</Key>
         ))}
-        <span>{stepsOf(known)}</span>
+        <span>{atSteps(unitOf(known[0]), known.map(of => of.step))}</span>
         {unknown ? <span>{`not measured on some ranks: ${unknown}`}</span> : null}
         {known.some(of => of.end) ? <span>■ this rank has ended: its last known bytes</span> : null}
         {all.length > shown.length ? (

@@ -2,7 +2,7 @@
 // is not known of a part is named, never counted as 0. Pure.
 
 import type { Device, Rank } from '../types';
-import { isKnown, unitOf, whole } from '../units';
+import { isKnown } from '../units';
 
 /** A part of a budget: its class in the style sheet, and the account that shows it over steps. */
 export interface BudgetPart {
@@ -121,13 +121,4 @@ function budget(
 ): Budget {
   const used = sumOf(parts.filter(of => of.name !== FREE && of.name !== UNACCOUNTED));
   return { name, rank, parts, unknown, used, sum: sumOf(parts), size: size || null };
-}
-
-/** The steps that the parts of these ranks are of. */
-export function stepsOf(ranks: Rank[]): string {
-  const [unit, steps] = [unitOf(ranks[0]), ranks.map(of => of.step)];
-  const [first, last] = [Math.min(...steps), Math.max(...steps)];
-  return first === last
-    ? `at ${unit} ${whole(first)}`
-    : `at ${unit}s ${whole(first)} to ${whole(last)}`;
 }

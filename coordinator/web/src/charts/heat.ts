@@ -81,10 +81,24 @@ export function stepsOf(grid: Grid, column: number): { from: number; to: number 
   return { from, to: Math.max(from, to) };
 }
 
-/** Runs of columns without data, as [from, to). */
+/** The last column with a value; -1 where there is none. */
+export const lastOf = (row: (number | null)[]): number => row.findLastIndex(of => of !== null);
+
+/** The steps that the last values of rows are of, none after the newest step of a rank. */
+export const lastSteps = (grid: Grid, rows: (number | null)[][], newest: number): number[] =>
+  rows.flatMap(row => {
+    const last = lastOf(row);
+    if (last < 0) return [];
+    const { from, to } = stepsOf(grid, last);
+    return [from, Math.max(from, Math.min(to, newest))];
+  });
+
+/** Runs of columns without data, as [from, to): none after the last value, for what is not there
+ * yet is not lost. A row without a value is one gap. */
 export function gaps(row: (number | null)[]): [number, number][] {
   const found: [number, number][] = [];
-  row.forEach((value, column) => {
+  const end = lastOf(row) + 1 || row.length;
+  row.slice(0, end).forEach((value, column) => {
     if (value !== null) return;
     const last = found.at(-1);
     if (last?.[1] === column) last[1] += 1;

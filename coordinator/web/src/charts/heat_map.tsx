@@ -9,17 +9,20 @@ import { useMemo, useRef, useState } from 'preact/hooks';
 import type { Span } from '../address';
 import { colour, rgb, scheme } from '../theme';
 import type { Incident } from '../types';
-import { stepTicks, whole } from '../units';
+import { atSteps, stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
-import { against, gaps, span, stepsOf, type Grid, type Ground, type Row } from './heat';
+import { against, gaps, lastOf, lastSteps, span, stepsOf } from './heat';
+import type { Grid, Ground, Row } from './heat';
 
 const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */
 const [CAPTURES_AT, INCIDENTS_AT] = [8, 22];
 const ROWS_HEIGHT = 440;
-/** Lower rows have no room for two frames with their casings. */
-const CASED_ROW_MIN = 14;
-const INSET = 3;
+/** Rows up to this height have no room for frames within: all frames stand around the row. */
+const LOW_ROW_MAX = 14;
+const [INSET, OUTSET] = [3, 1];
+/** Height of a name. */
+const NAME = 13;
 /** Frames have a casing in the colour of the page: those of incidents are as red as their cells. */
 const CASING = 1;
 
@@ -49,6 +52,8 @@ interface HeatMapOf {
   ranks: Span | null;
   steps: Span | null;
   unit: string;
+  /** The newest step of a rank. */
+  newest: number;
   /** Name of the account. */
   account: string;
   /** Less than this is drawn as calm: noise of a healthy job is no signal. */
@@ -62,6 +67,13 @@ interface Cell {
   row: number;
   column: number;
 }
+
+/** The symbols of the lane with their colours. */
+const SIGNS = [
+  ['◎', '--link', 'capture'],
+  ['▲', '--bad', 'incident detected'],
+  ['✕', '--bad', 'out of memory, or a rank died'],
+] as const;
 
 const GROUNDS: Record<Ground, string> = {
   peers: 'against the median rank',
@@ -168,6 +180,7 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
     },
     [isSigned, colours],
   );
+  const ends = lastSteps(grid, grid.cells, of.newest);
   const isGrouped = grid.rows.some(row => row.first !== row.last);
   return (
     <figcaption>
@@ -177,10 +190,13 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
       <span>
         <Swatch paint={MISSING} /> no data
       </span>
+      {grid.cells.some(endsEarly) ? <span>{`empty: ${NOT_YET}`}</span> : null}
+      {ends.length ? <span>{`numbers at the right: ${atSteps(of.unit, ends)}`}</span> : null}
       {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
       {incidents.length ? (
         <span>
-          <Swatch paint={INCIDENT} /> open incident, from where it began; ┃ where it was detected
+          <Swatch paint={INCIDENT} /> open incident, from where it began;{' '}
+          <Sign tone="--mark">┃</Sign> where it was detected
         </span>
       ) : null}
       {selected !== null && grid.rows.some(row => has(row, selected)) ? (
@@ -193,12 +209,21 @@ function Legend({ of, top }: { of: HeatMapOf; top: number }) {
           <Swatch paint={AREA} /> {`chosen ranks and ${of.unit}s`}
         </span>
       ) : null}
-      {symbols.includes('◎') ? <span>◎ capture</span> : null}
-      {symbols.includes('▲') ? <span>▲ incident detected</span> : null}
-      {symbols.includes('✕') ? <span>✕ a rank failed</span> : null}
+      {SIGNS.map(([symbol, tone, words]) =>
+        symbols.includes(symbol) ? (
+          <span>
+            <Sign tone={tone}>{symbol}</Sign> {words}
+          </span>
+        ) : null,
+      )}
     </figcaption>
   );
 }
+
+/** A symbol of the map in its colour there. */
+const Sign = ({ tone, children }: { tone: string; children: string }) => (
+  <span style={{ color: `var(${tone})` }}>{children}</span>
+);
 
 const Swatch = ({ paint }: { paint: Paint }) => (
   <Canvas height={14} paint={paint} class="swatch" aria-hidden="true" />
@@ -210,6 +235,10 @@ const [INCIDENT, RANK, AREA] = (['incident', 'rank', 'area'] as const).map(swatc
 const MISSING: Paint = (context, width) => hatch(context, colour('--peer'), [0, 0, width, 14]);
 
 const rightOf = (width: number) => (width < 520 ? 74 : 100);
+
+/** Of steps after the last one of a row. */
+const NOT_YET = 'no step yet, or the rank has ended';
+const endsEarly = (row: (number | null)[]) => lastOf(row) >= 0 && lastOf(row) < row.length - 1;
 
 /** The highest difference or value; at least `calm`. */
 const highest = (values: (number | null)[][], calm: number) =>
@@ -257,10 +286,13 @@ function words(of: HeatMapOf, values: (number | null)[][], { row, column }: Cell
   const { grid, unit, account, ground } = of;
   const { first, last } = grid.rows[row];
   const { from, to } = stepsOf(grid, column);
-  const steps = from === to ? `${unit} ${whole(from)}` : `${unit}s ${whole(from)} to ${whole(to)}`;
-  const where = `${first === last ? `rank ${first}` : `ranks ${first} to ${last}`}, ${steps}`;
+  const ranks = first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
+  const where = `${ranks} ${atSteps(unit, [from, to])}`;
   const value = grid.cells[row][column];
-  if (value === null) return `${where}: no data`;
+  if (value === null) {
+    const isLost = gaps(grid.cells[row]).some(([from, to]) => column >= from && column < to);
+    return `${where}: ${isLost ? 'no data' : NOT_YET}`;
+  }
   const more =
     ground === 'level' ? '' : `, ${of.words(values[row][column], true)} ${GROUNDS[ground]}`;
   return `${where}: ${account} ${of.words(value, false)}${more}`;
@@ -308,43 +340,46 @@ function drawRows(context: Context, of: Drawn) {
 
 /** The frames of rows, above the cells of all rows. */
 function drawFrames(context: Context, of: Drawn) {
-  const { grid, selected, rowHeight, right } = of;
-  const casing = rowHeight > CASED_ROW_MIN ? CASING : 0;
+  const { grid, selected, right } = of;
   grid.rows.forEach((at, row) => {
     if (selected !== null && has(at, selected)) {
-      frame(context, 'rank', [LEFT, yOf(of, row), right - LEFT, rowHeight - 1], casing);
+      frame(context, 'rank', [LEFT, ...framedRow(of, row, 0, right - LEFT)], CASING);
     }
     const incident = incidentIn(of, at);
-    if (incident) drawIncident(context, of, row, incident, casing);
+    if (incident) drawIncident(context, of, row, incident);
   });
+}
+
+/** Top, width and height of a frame of a row, this far within it where there is room. */
+function framedRow(of: Drawn, row: number, inset: number, width: number) {
+  const within = of.rowHeight > LOW_ROW_MAX ? inset : -OUTSET;
+  const height = of.rowHeight - 1 - 2 * within;
+  return [yOf(of, row) + within, width, height] as [number, number, number];
 }
 
 function drawName(context: Context, of: Drawn, row: number, isSuspect: boolean) {
   const { grid, values, rowHeight, right, ground } = of;
-  if (row % Math.ceil(13 / rowHeight) !== 0 && !isSuspect) return;
+  const rows = Math.ceil(NAME / rowHeight);
+  const near = grid.rows.slice(Math.max(0, row - rows + 1), row + rows);
+  const isFree = row % rows === 0 && !near.some(at => incidentIn(of, at));
+  if (!isFree && !isSuspect) return;
   const y = yOf(of, row) + rowHeight / 2;
   const { first, last } = grid.rows[row];
   context.fillStyle = colour(isSuspect ? '--bad' : '--text');
   context.textAlign = 'left';
   const name = first === last ? `rank ${first}` : `${first}–${last}`;
   context.fillText(`${isSuspect ? '▲ ' : ''}${name}`, 2, y);
-  const end = values[row].findLast(value => value !== null) ?? null;
+  const end = values[row][lastOf(values[row])] ?? null;
   context.fillText(end === null ? 'no data' : of.words(end, ground !== 'level'), right + 6, y);
 }
 
 /** From the onset on, within the frame of the chosen rank; a bar marks where it was detected. */
-function drawIncident(
-  context: Context,
-  of: Drawn,
-  row: number,
-  incident: Incident,
-  casing: number,
-) {
+function drawIncident(context: Context, of: Drawn, row: number, incident: Incident) {
   const { rowHeight, right } = of;
   const [from, y] = [xOf(of, incident.onset_step), yOf(of, row)];
-  const inset = casing ? INSET : 0;
-  const [width, height] = [right - from - 2 * inset, rowHeight - 1 - 2 * inset];
-  frame(context, 'incident', [from + inset, y + inset, width, height], casing);
+  const inset = rowHeight > LOW_ROW_MAX ? INSET : 0;
+  const rect = framedRow(of, row, INSET, right - from - 2 * inset);
+  frame(context, 'incident', [from + inset, ...rect], CASING);
   if (!isShown(of, incident.detected_step)) return;
   const x = Math.round(xOf(of, incident.detected_step));
   context.fillStyle = colour('--back');

@@ -98,6 +98,14 @@ export function fanOf(of: Series, incident: Incident, full: number): Fan | null 
   return { from, level, full, p10: ahead(p10), p50: ahead(p50), p90: ahead(p90) };
 }
 
+/** Most steps ahead, as a multiple of the steps behind: more would leave the levels no width. */
+const AHEAD_MAX = 4;
+
+/** How many steps ahead a chart of this many steps goes: to the last of the forecast's ends that it
+ * can show; where it can show none, as many as it has. */
+export const stepsAhead = ({ p10, p50, p90 }: Fan, behind: number): number =>
+  [p90, p50, p10].find(end => end <= AHEAD_MAX * behind) ?? behind;
+
 /** The highest level of a forecast this number of steps after its beginning. */
 export const levelAhead = ({ level, full, p10 }: Fan, steps: number): number =>
   steps < p10 ? level + (full - level) * (steps / p10) : full;

@@ -8,7 +8,7 @@ import { bytes, plural } from '../units';
 import type { Fan } from './levels';
 
 export interface Mark {
-  kind: 'onset' | 'detected' | 'ended' | 'capture';
+  kind: 'onset' | 'detected' | 'full' | 'ended' | 'capture';
   step: number;
   words: string;
 }
@@ -20,6 +20,7 @@ type Line = [symbol: string, colour: string, dash: number[]];
 const LINES: Record<Exclude<Mark['kind'], 'capture'>, Line> = {
   onset: ['◇', '--onset', [5, 3]],
   detected: ['◆', '--mark', []],
+  full: ['●', '--bad', [2, 4]],
   ended: ['✕', '--mark', []],
 };
 const ROW = 15;

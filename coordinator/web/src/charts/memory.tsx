@@ -2,10 +2,10 @@
 // fan from P10 to P90, and what happened at which step.
 //
 // The levels are those of the device, or those of the one account that the series has. The forecast
-// rises from the level that it is about, and is drawn up to one and a half times as many steps
-// ahead as there are behind; further ends are words. A limit that is more than eight times as high
-// as all levels would flatten them: it is words, too, and the chart is as high as the forecast at
-// its end.
+// rises from the level that it is about, and the axis goes on to its end, unless that is so far
+// that the levels would have no room: then it is words. A limit that is more than eight times as
+// high as all levels would flatten them: it is words, too, and the chart is as high as the forecast
+// at its end.
 
 import { useMemo } from 'preact/hooks';
 import type uPlot from 'uplot';
@@ -15,12 +15,13 @@ import { report } from '../api';
 import { Soft } from '../parts/basics';
 import { colour, scheme } from '../theme';
 import type { Series, Capture, Incident } from '../types';
-import { bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
+import { atSteps, bytes, byteTicks, isKnown, plural, stepTicks, ticks, whole } from '../units';
 import {
   fanOf,
   levelAhead,
   levelsOf,
   peersAt,
+  stepsAhead,
   type Fan,
   type Level,
   type Levels,
@@ -32,7 +33,6 @@ import { Key } from './svg';
 
 const HEIGHT = 290;
 const LIMIT_FACTOR_MAX = 8;
-const AHEAD_MAX = 1.5;
 /** Room above the highest level. */
 const HEADROOM = 1.06;
 
@@ -54,6 +54,8 @@ export interface MemoryOf {
   limit: { bytes: number | null; name: string };
   /** The step after which the process ended. */
   end?: number | null;
+  /** The word for that end. */
+  ended?: string;
 }
 
 export function MemoryChart(of: MemoryOf) {
@@ -70,6 +72,7 @@ export function MemoryChart(of: MemoryOf) {
     of.captures,
     limit.bytes,
     of.end,
+    of.ended,
     colours,
   ]);
   if (!shown) return <Soft>{data?.account?.unknown ?? `no finished ${unit}s yet`}</Soft>;
@@ -141,13 +144,13 @@ function drawn(of: MemoryOf, data: Series): Drawn {
   const limit = isBytes(data) ? of.limit.bytes : null;
   const isNear = isKnown(limit) && most * LIMIT_FACTOR_MAX >= limit;
   const fan = forecast(of, data, isKnown(limit) ? limit : most * HEADROOM);
-  const ahead = fan ? Math.min(fan.p90, AHEAD_MAX * (last - first)) : 0;
+  const ahead = fan ? stepsAhead(fan, last - first) : 0;
   const range: [number, number] = [first, Math.max(last + ahead, first + 1)];
   const highestAhead = fan ? levelAhead(fan, ahead) : 0;
   const top = Math.max(most, isNear ? limit : highestAhead) * HEADROOM;
   // A forecast may reach a limit that is far above all that was measured.
   const isShown = isKnown(limit) && limit <= top;
-  const [marks, beside] = placed(marksOf(of), range);
+  const [marks, beside] = placed(marksOf(of, fan), range);
   return {
     levels,
     columns: [
@@ -242,18 +245,25 @@ const faint = (name: string, alpha: number) =>
   colour(name).replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
 
 /** What happened at a step: lines with words, and captures as dots. */
-function marksOf({ incident, captures = [], end, unit }: MemoryOf): Mark[] {
+function marksOf(of: MemoryOf, fan: Fan | null): Mark[] {
+  const { incident, captures = [], end, unit } = of;
   const named = (kind: Mark['kind'], words: string, step: number | null | undefined): Mark[] =>
     isKnown(step) ? [{ kind, step, words: `${words} ${unit} ${whole(step)}` }] : [];
   return [
     ...named('onset', 'began at', incident?.onset_step),
     ...named('detected', 'detected at', incident?.detected_step),
-    ...named('ended', 'ended after', end),
+    ...(fan ? [{ kind: 'full' as const, step: fan.from + fan.p50, words: fullAfter(of) }] : []),
+    ...named('ended', `${of.ended} after`, end),
     ...captures.flatMap(of =>
       of.step ? [{ kind: 'capture' as const, step: of.step, words: '' }] : [],
     ),
   ];
 }
+
+/** The median of the forecast, as in the sentence of the incident. */
+const fullAfter = ({ incident, unit }: MemoryOf) =>
+  `full about ${plural(Number(incident?.steps_to_oom?.toPrecision(2)), unit)} after ` +
+  `${unit} ${whole(incident?.last_step)}`;
 
 /** The level that is compared comes first, beside that of the peers. */
 function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: number): string {
@@ -262,10 +272,10 @@ function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: num
   const others = levels.toReversed().filter(level => level !== compared).map(value);
   // The newest steps of the peers can be known later than those of the rank.
   const at = peers.median.findLastIndex((median, other) => other <= index && isKnown(median));
-  const where = at === index ? '' : ` at ${unit} ${whole(steps[at])}`;
+  const where = at === index ? '' : ` ${atSteps(unit, [steps[at]])}`;
   const beside = at < 0 ? '' : ` (median of the peers ${text(peers.median[at])}${where})`;
   const values = [value(compared) + beside, ...others].join(', ');
-  return `rank ${rank}, ${unit} ${whole(steps[index])}: ${values}`;
+  return `rank ${rank} ${atSteps(unit, [steps[index]])}: ${values}`;
 }
 
 function summary({ rank, unit }: MemoryOf, { steps, compared, words: text }: Levels): string {

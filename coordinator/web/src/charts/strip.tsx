@@ -8,8 +8,8 @@ import { ACCOUNTS, accountFor, valueIn } from '../account';
 import { useAnswer } from '../answers';
 import { paths } from '../api';
 import type { Area, Incident, Job } from '../types';
-import { isKnown } from '../units';
-import { gridOf, stepsOf, type Grid } from './heat';
+import { atSteps, isKnown, unitOf } from '../units';
+import { gridOf, lastSteps, stepsOf, type Grid } from './heat';
 import { scale } from './svg';
 
 const [WIDTH, HEIGHT] = [140, 26];
@@ -21,7 +21,8 @@ interface StripOf {
   incident: Incident | undefined;
 }
 
-export function Strip({ job: { job, attempt, ranks, ranks_alive: alive }, incident }: StripOf) {
+export function Strip({ job: of, incident }: StripOf) {
+  const { job, attempt, ranks, ranks_alive: alive, step_max: last } = of;
   const account = accountFor(incident);
   const wanted = { job, attempt, account, steps: null, rows: 1, columns: COLUMNS };
   const { data } = useAnswer<Area>(paths.area({ ...wanted, ranks: null }), EVERY_MS);
@@ -49,7 +50,8 @@ export function Strip({ job: { job, attempt, ranks, ranks_alive: alive }, incide
   const hasEnded = worst && stepsOf(worst, values.findLastIndex(isKnown)).to < grid.last;
   const ofRank = hasEnded ? ` on rank ${worst.rows[0].extreme}, its last value` : '';
   const highest = worst ? `, highest ${newest(values)}${ofRank}` : '';
-  const words = `${name}: median rank ${newest(grid.medians)}${highest}`;
+  const at = atSteps(unitOf(of), lastSteps(grid, [grid.medians], last));
+  const words = `${name}, ${at}: median rank ${newest(grid.medians)}${highest}`;
   return (
     <div>
       <svg class="strip" width={WIDTH} height={HEIGHT} role="img" aria-label={words}>

@@ -33,14 +33,14 @@ interface AreaPartOf {
 }
 
 export function AreaPart({
-  ranks: { job, attempt },
+  ranks: { job, attempt, ranks: listed },
   incidents,
   captures,
   selected,
   unit,
 }: AreaPartOf) {
   const open = incidents.filter(of => of.state === 'open');
-  const account = accountFor(open[0]);
+  const account = accountFor(...open, ...incidents);
   const ground = groundIn();
   const [steps, ranks] = [rangeIn('shown_steps'), rangeIn('shown_ranks')];
   const { data, error } = useAnswer<Area>(
@@ -69,6 +69,7 @@ export function AreaPart({
           ranks={rangeIn('ranks')}
           steps={stepsIn()}
           unit={unit}
+          newest={Math.max(...listed.map(of => of.step))}
           account={ACCOUNTS[account]}
           calm={calmIn(data.unit)}
           words={valueIn(data.unit)}

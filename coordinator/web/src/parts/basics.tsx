@@ -130,7 +130,7 @@ export function Meter({
   );
 }
 
-/** A command for a terminal, with a button that copies it. */
+/** A command for a terminal, which wraps between its words, with a button that copies it. */
 export function Command({ line }: { line: string }) {
   const copy = (event: MouseEvent) => {
     const button = event.currentTarget as HTMLButtonElement;
@@ -144,7 +144,9 @@ export function Command({ line }: { line: string }) {
   };
   return (
     <div class="command">
-      <pre tabIndex={0}>{line}</pre>
+      <pre tabIndex={0}>
+        {line.split(' ').map((word, at) => [at ? ' ' : '', <span>{word}</span>])}
+      </pre>
       <button type="button" onClick={copy}>
         Copy
       </button>

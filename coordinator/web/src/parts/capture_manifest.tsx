@@ -1,10 +1,12 @@
 // What a capture holds: its cause, how complete it is, the snapshot of each rank to download, and
 // how its ranks stand in their collectives.
 
-import { picklePath, report, snapshotPath } from '../api';
-import type { Capture, Collectives, Part } from '../types';
+import { useAnswer } from '../answers';
+import { paths, picklePath, report, snapshotPath } from '../api';
+import { rankIn } from '../ranks';
+import type { Capture, Collectives, Part, Ranks } from '../types';
 import { bytes, duration, isKnown, whole } from '../units';
-import { spaced, trigger } from '../words';
+import { fateOf, stateOf, trigger } from '../words';
 import { Chip, Facts, List, Soft, Time } from './basics';
 import { Link } from './link';
 import { Table } from './table';
@@ -19,6 +21,7 @@ interface ManifestOf {
 
 export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
   const { before_step: before, requested_wall_ns: requested } = capture;
+  const fate = useFate(capture);
   const total = capture.parts.reduce((sum, part) => sum + part.bytes, 0);
   return (
     <>
@@ -42,11 +45,21 @@ export function Manifest({ capture, collectives, unit = 'step' }: ManifestOf) {
           ]}
         />
       </div>
-      <MissingRanks of={capture} />
-      <Parts capture={capture} unit={unit} />
+      <MissingRanks of={capture} fate={fate} />
+      <Parts capture={capture} unit={unit} fate={fate} />
       {collectives ? <Standing of={collectives} /> : null}
     </>
   );
+}
+
+/** Says what became of a part, by the name of a state. */
+type Fate = (of: Pick<Part, 'rank' | 'outcome'>) => string;
+
+/** The ranks are asked for where one is dead. */
+function useFate({ job, attempt, parts }: Capture): Fate {
+  const hasDead = parts.some(of => of.dead || of.outcome === 'dead');
+  const ranks = useAnswer<Ranks>(hasDead ? paths.ranks(job, attempt) : null).data;
+  return of => fateOf(of, rankIn(ranks, of.rank));
 }
 
 function took({ closed_wall_ns: closed, requested_wall_ns: requested }: Capture): string {
@@ -64,11 +77,11 @@ function spread(parts: Part[]): string {
 }
 
 /** Ranks without a snapshot: that another is of a later step stands in its row. */
-function MissingRanks({ of: { missing, parts } }: { of: Capture }) {
+function MissingRanks({ of: { missing, parts }, fate }: { of: Capture; fate: Fate }) {
   const held = new Set(parts.filter(of => of.bytes > 0).map(of => of.rank));
   const ranks = missing
     .filter(of => !held.has(of.rank))
-    .map(of => `rank ${of.rank} (${spaced(of.outcome)}${of.detail ? `: ${of.detail}` : ''})`);
+    .map(of => `rank ${of.rank} (${stateOf(fate(of))[2]}${of.detail ? `: ${of.detail}` : ''})`);
   if (ranks.length === 0) return null;
   return <p class="error">{`Missing: ${ranks.join(', ')}`}</p>;
 }
@@ -78,7 +91,7 @@ function MissingRanks({ of: { missing, parts } }: { of: Capture }) {
 /** Ranks that are listed at first. */
 const PARTS_SHOWN = 16;
 
-const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
+const Parts = ({ capture, unit, fate }: { capture: Capture; unit: string; fate: Fate }) => (
   <Table
     name="parts"
     first={PARTS_SHOWN}
@@ -89,15 +102,19 @@ const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
     columns={[
       { title: 'rank', cell: of => String(of.rank), sort: of => of.rank },
       { title: 'node', cell: of => of.node, sort: of => of.node },
-      { title: 'outcome', cell: outcome, sort: of => of.outcome },
+      { title: 'outcome', cell: of => <Outcome of={of} fate={fate} />, sort: of => of.outcome },
       { title: unit, cell: of => whole(of.step), number: true, sort: of => of.step },
       { title: 'ended', cell: of => <Time at={of.wall_ns} />, sort: of => of.wall_ns },
-      {
-        title: '± ms',
-        cell: of => (of.wall_error_ns / 1e6).toFixed(2),
-        number: true,
-        sort: of => of.wall_error_ns,
-      },
+      ...(capture.parts.some(of => of.wall_error_ns > 0)
+        ? [
+            {
+              title: '± µs',
+              cell: (of: Part) => whole(Number((of.wall_error_ns / 1e3).toPrecision(2))),
+              number: true,
+              sort: (of: Part) => of.wall_error_ns,
+            },
+          ]
+        : []),
       // A report holds no files.
       ...(report
         ? []
@@ -113,10 +130,10 @@ const Parts = ({ capture, unit }: { capture: Capture; unit: string }) => (
   />
 );
 
-const outcome = (of: Part) => (
+const Outcome = ({ of, fate }: { of: Part; fate: Fate }) => (
   <>
-    <Chip name={of.outcome} />
-    {of.dead && of.outcome !== 'dead' ? <Chip name="dead" /> : null}
+    <Chip name={fate(of)} />
+    {of.dead && of.outcome !== 'dead' ? <Chip name={fate({ ...of, outcome: 'dead' })} /> : null}
   </>
 );
 

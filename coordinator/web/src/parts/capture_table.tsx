@@ -1,13 +1,15 @@
 // Captures in a table.
 
-import type { Capture } from '../types';
+import { rankIn } from '../ranks';
+import type { Capture, Ranks } from '../types';
 import { whole } from '../units';
-import { spaced, trigger } from '../words';
+import { fateOf, stateOf, trigger } from '../words';
 import { Chip, Time } from './basics';
 import { Link } from './link';
 import { Table } from './table';
 
-export const CaptureTable = ({ captures }: { captures: Capture[] }) => (
+/** Captures of the job of these ranks. */
+export const CaptureTable = ({ captures, ranks }: { captures: Capture[]; ranks: Ranks }) => (
   <Table
     caption="Captures"
     empty="no capture yet"
@@ -22,13 +24,14 @@ export const CaptureTable = ({ captures }: { captures: Capture[] }) => (
         cell: of => `${whole(of.aligned)} of ${whole(of.ranks)}`,
         number: true,
       },
-      { title: 'not aligned', cell: notAligned },
+      { title: 'not aligned', cell: of => notAligned(of, ranks) },
       { title: 'requested', cell: of => <Time at={of.requested_wall_ns} /> },
     ]}
   />
 );
 
-function notAligned({ missing: ranks, parts_left_out: isCut }: Capture): string {
+function notAligned({ missing, parts_left_out: isCut }: Capture, ranks: Ranks): string {
   if (isCut) return 'the capture lists them';
-  return ranks.map(of => `rank ${of.rank}: ${spaced(of.outcome)}`).join(', ') || 'none';
+  const fate = (of: (typeof missing)[number]) => stateOf(fateOf(of, rankIn(ranks, of.rank)))[2];
+  return missing.map(of => `rank ${of.rank}: ${fate(of)}`).join(', ') || 'none';
 }

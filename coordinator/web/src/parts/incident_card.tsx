@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from 'preact';
 
+import { jobValues } from '../account';
 import { isSilenced, marks } from '../thread';
 import { useTitle } from '../title';
 import type { Incident, Rank } from '../types';
@@ -23,6 +24,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
   const { id, job, attempt, state, urgency, sentence, culprit, answers } = incident;
   const reason = incident.closed_reason;
   const end = endSince(incident, rank);
+  const at = answers?.growth[0]?.detail;
   const tone = state !== 'open' ? 'closed' : isSilenced(incident) ? 'silenced' : urgency;
   return (
     <article class={`alert ${tone}`}>
@@ -41,7 +43,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
           </Fact>
         )}
         <Fact name="rank">
-          <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>{incident.rank}</Link>
+          <Link view="job" id={job} values={jobValues(incident)}>{incident.rank}</Link>
         </Fact>
         {culprit ? (
           <Fact name="line">
@@ -49,6 +51,7 @@ export function IncidentCard({ incident, rank, of }: CardOf) {
           </Fact>
         ) : null}
         {answers?.growth.map(of => <Fact name={of.title}>{of.text}</Fact>)}
+        {at ? <span class="fact">{at}</span> : null}
         {state === 'open' ? (
           <Open incident={incident} hasEnded={end !== null} />
         ) : (

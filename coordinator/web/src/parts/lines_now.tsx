@@ -3,7 +3,7 @@
 import { useAnswer } from '../answers';
 import { paths } from '../api';
 import type { Line, Lines } from '../types';
-import { isKnown, plural, whole } from '../units';
+import { atSteps, isKnown, plural, whole } from '../units';
 import { Section, Size, Soft, Stack } from './basics';
 import { SourceOnDemand } from './source';
 import { Table } from './table';
@@ -22,8 +22,10 @@ export function LinesNow({ job, attempt, rank, unit }: LinesOf) {
   if (!data) return null;
   const most = (line: Line) => line.holders[0];
   const ofRank = rank === null ? '' : ` of rank ${rank}`;
+  const counted = data.lines.flatMap(line => most(line)?.step ?? []);
+  const at = counted.length ? `, counted ${atSteps(unit, counted)}` : '';
   return (
-    <Section title={`Lines that hold memory${ofRank}, at the last count`}>
+    <Section title={`Lines that hold memory${ofRank}${at}`}>
       {data.missing ? <Soft>{data.missing}</Soft> : null}
       <Table
         name="lines"

@@ -11,6 +11,7 @@ import { baselineIn, isBaseline } from '../baseline';
 import { MemoryChart } from '../charts/memory';
 import { deviceBytes, mainDevice, peersOf, rankIn } from '../ranks';
 import type { Series, Capture, Incident, Ranks } from '../types';
+import { standing, stateOf } from '../words';
 import { NotHeld } from './missing';
 
 const PEERS_DRAWN_MAX = 7;
@@ -79,6 +80,7 @@ export function RankChart(of: RankChartOf) {
           : { bytes: deviceBytes(rank, device), name: 'the device' }
       }
       end={rank?.end ? rank.step : null}
+      ended={rank ? stateOf(standing(rank))[2] : ''}
     />
   );
 }

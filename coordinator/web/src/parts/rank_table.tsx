@@ -2,6 +2,7 @@
 
 import type { Incident, Rank } from '../types';
 import { whole } from '../units';
+import { standing } from '../words';
 import { Chip, Size } from './basics';
 import { Link } from './link';
 import { Table, type Column } from './table';
@@ -66,13 +67,8 @@ function columns(job: string, attempt: number, unit: string): Column<Rank>[] {
     },
     {
       title: 'state',
-      cell: row => [
-        // How a process ended says that it has.
-        row.end && row.state === 'ended' ? null : <Chip name={row.state} />,
-        row.end && row.end !== row.state ? <Chip name={row.end} /> : null,
-        row.end_detail ? ` ${row.end_detail}` : '',
-      ],
-      sort: row => row.state,
+      cell: row => [<Chip name={standing(row)} />, row.end_detail ? ` ${row.end_detail}` : ''],
+      sort: standing,
     },
     {
       title: 'node',

@@ -3,7 +3,9 @@
 
 import type { ComponentChildren } from 'preact';
 
+import { jobValues } from '../account';
 import type { Answer, Incident, Rank } from '../types';
+import { standing } from '../words';
 import { Age, Chip, Frame } from './basics';
 import { Link } from './link';
 
@@ -16,14 +18,14 @@ interface AnswersOf {
 }
 
 export function SixAnswers({ incident, rank, related }: AnswersOf) {
-  const { answers, culprit, job, attempt } = incident;
+  const { answers, culprit, job } = incident;
   // An older coordinator has none.
   if (!answers) return null;
   const ids = related.map(of => of.id);
   return (
     <dl class="answers">
-      <Box of={answers.rank} ids={ids} more={rank ? <Chip name={rank.end ?? rank.state} /> : null}>
-        <Link view="job" id={job} values={{ attempt, rank: incident.rank }}>
+      <Box of={answers.rank} ids={ids} more={rank ? <Chip name={standing(rank)} /> : null}>
+        <Link view="job" id={job} values={jobValues(incident)}>
           {answers.rank.text}
         </Link>
       </Box>

@@ -12,6 +12,8 @@ import { Soft } from './basics';
 
 export interface Column<Row> {
   title: string;
+  /** What the title means. */
+  help?: string;
   cell: (row: Row) => ComponentChildren;
   number?: boolean;
   sort?: (row: Row) => string | number | null | undefined;
@@ -95,7 +97,7 @@ function Cell<Row>({ column, row }: { column: Column<Row>; row: Row }) {
   const value = column.cell(row);
   const kind = `${column.number ? 'number' : ''} ${value === '–' ? 'nothing' : ''}`.trim();
   return (
-    <td role="cell" data-title={column.title} class={kind}>
+    <td role="cell" data-title={column.title} title={column.help} class={kind}>
       <div>{value}</div>
     </td>
   );
@@ -107,7 +109,8 @@ interface HeadingOf<Row> {
   order: Order | null;
 }
 
-function Heading<Row>({ column: { title, number, sort }, name, order }: HeadingOf<Row>) {
+function Heading<Row>({ column: { title, help, number, sort }, name, order }: HeadingOf<Row>) {
+  const words = help ? <abbr title={help}>{title}</abbr> : title;
   const turn = () => arrange({ [name!]: `${title}.${order === 'down' ? 'up' : 'down'}` });
   return (
     <th
@@ -118,11 +121,11 @@ function Heading<Row>({ column: { title, number, sort }, name, order }: HeadingO
     >
       {name && sort ? (
         <button type="button" onClick={turn}>
-          {title}
+          {words}
           {order ? ARROWS[order] : ''}
         </button>
       ) : (
-        title
+        words
       )}
     </th>
   );

@@ -13,7 +13,7 @@ import { rankIn } from '../ranks';
 import { useTitle } from '../title';
 import type { Incident, Incidents, Job, Jobs, Node, Nodes, Rank, Ranks } from '../types';
 import { isKnown, plural, whole } from '../units';
-import { spaced, stateOf, urgencyRank } from '../words';
+import { ATTEMPT, spaced, stateOf, urgencyRank } from '../words';
 import { NewCoordinator } from './new_coordinator';
 import { goneOf } from './nodes';
 
@@ -178,7 +178,7 @@ function JobTable({ jobs, open }: { jobs: Job[]; open: Incident[] }) {
             title: 'median and highest rank',
             cell: of => (drawn.has(of.job) ? <Strip job={of} incident={incidentOf(of)} /> : '–'),
           },
-          { title: 'attempt', cell: of => of.attempt, number: true },
+          { title: 'attempt', help: ATTEMPT, cell: of => of.attempt, number: true },
           {
             title: 'ranks alive',
             cell: of => `${whole(of.ranks_alive)} of ${whole(of.world_size || of.ranks)}`,

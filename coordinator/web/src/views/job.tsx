@@ -26,6 +26,7 @@ import { rankIn } from '../ranks';
 import { useTitle } from '../title';
 import type { Actions, Capture, Captures, Incident, Incidents, Jobs, Rank, Ranks } from '../types';
 import { plural, unitOf, whole } from '../units';
+import { ATTEMPT } from '../words';
 
 export function JobView({ id }: { id: string }) {
   const attempt = numberIn('attempt');
@@ -74,7 +75,8 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
         <h1>{`Job ${job}`}</h1>
         <p class="line-of-facts">
           <span>
-            {`attempt ${attempt}, ${plural(ranks.count, 'rank')}, ${whole(ranks.alive)} alive`}
+            <abbr title={ATTEMPT}>attempt</abbr>
+            {` ${attempt}, ${plural(ranks.count, 'rank')}, ${whole(ranks.alive)} alive`}
           </span>
           <Attempts job={job} attempt={attempt} />
           {report || ranks.alive === 0 ? null : <AskForCapture job={job} />}
@@ -113,7 +115,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
               attempt={attempt}
               rank={selected}
               incident={own}
-              account={accountFor(own ?? open[0])}
+              account={accountFor(own, ...open, ...incidents)}
               captures={captures}
               unit={unit}
             />
@@ -153,7 +155,7 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
         </Section>
       </div>
       <Section title="Captures">
-        <CaptureTable captures={captures} />
+        <CaptureTable captures={captures} ranks={ranks} />
       </Section>
       <Section title="Timeline">
         <Timeline of={{ incidents, captures, ranks: ranks.ranks, actions }} unit={unit} />
