@@ -428,7 +428,7 @@ fn restart(of: &Incident, context: &Context<'_>) -> Answer {
 fn no_cause(of: &Incident) -> &'static str {
     match of.failure {
         Some(failure) if failure.may_be_sigkill() => {
-            "the cause of the kill is not known here: look for the OOM killer in the host's log"
+            "the cause of its end is not known here: look for the OOM killer in the host's log"
         }
         Some(Failure { kind: FailureKind::Died(End::OomKilled), .. }) => {
             "what filled the memory of the host is not known"

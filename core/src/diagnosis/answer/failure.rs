@@ -369,6 +369,12 @@ impl<'a> Failed<'a> {
                             launcher; an abort of NCCL or CUDA is in the output of the rank";
                 Remedy::new(Cause::Unknown, text, None)
             }
+            (None, _) => {
+                let text = "look for what ended the process: the kernel's log, the scheduler and \
+                            the launcher know of signals; an abort of NCCL or CUDA is in the \
+                            output of the rank";
+                Remedy::new(Cause::Unknown, text, None)
+            }
         }
     }
 

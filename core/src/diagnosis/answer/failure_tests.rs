@@ -83,7 +83,7 @@ fn a_killed_rank_is_named_with_what_the_others_did() {
     let found = said(&suspect(None), &alive, None);
     assert_eq!(
         found.sentence,
-        "rank 2 was killed by a signal after step 149, with 12 GiB in tensors"
+        "rank 2 ended without an orderly exit after step 149, with 12 GiB in tensors"
     );
     assert_eq!(after(&alive), "; ranks 0, 1 and 3 live and have finished step 150");
     assert_eq!((found.class, found.pages()), (Class::Died, true));
@@ -126,11 +126,13 @@ fn a_job_that_was_stopped_as_a_whole_does_not_page() {
     let killed = |rank: u32, seconds: i64| fate(rank, Some((End::Killed, seconds)), 149);
     let both = [killed(0, 100), killed(2, 101)];
     assert!(!said(&suspect(None), &both, None).pages());
-    assert_eq!(after(&both), "; its only peer was killed at the same time");
+    assert_eq!(after(&both), "; its only peer ended at the same time");
     // A launcher ends them one after the other; the first may have ended long before the last.
     let chain = [killed(0, 103), killed(1, 101), killed(2, 99), killed(3, 105)];
     assert!(!said(&suspect(None), &chain, None).pages());
-    assert_eq!(after(&chain), "; its 3 peers were killed too, all within 6 s");
+    assert_eq!(after(&chain), "; its 3 peers ended too, all within 6 s");
+    let by_signal = chain.map(|of| Fate { exit_status: Some(-9), ..of });
+    assert_eq!(after(&by_signal), "; its 3 peers were killed too, all within 6 s");
     let gap = [killed(0, 103), killed(2, 100)];
     assert!(said(&suspect(None), &gap, None).pages());
     // One that was killed for memory of the host was not stopped by a person.
@@ -278,6 +280,10 @@ fn a_signal_is_named_with_what_it_means() {
 }
 
 #[test]
+    // A tape that is not sealed shows no signal.
+    let found = said(&suspect(None), &[fate(2, Some((End::Killed, 100)), 149)], None);
+    assert!(found.advice.contains("what ended the process"), "{found:?}");
+    assert!(!found.sentence.contains("signal"), "{found:?}");
 fn a_launcher_that_ends_the_peers_of_a_killed_rank_has_not_stopped_the_job() {
     let of = |rank: u32, millis: i64, status| Fate {
         exit_status: Some(status),
