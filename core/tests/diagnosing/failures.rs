@@ -30,6 +30,7 @@ fn fates(ends: [Option<(End, i64)>; 4]) -> Vec<Fate> {
         rank,
         end: end.map(|(end, seconds)| (end, seconds * SECOND)),
         exit_status: end.and_then(|(end, _)| (end == End::Failed).then_some(1)),
+        pid: None,
         step: STEP,
         activity: Activity::Moving,
     };

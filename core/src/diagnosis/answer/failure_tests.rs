@@ -62,7 +62,7 @@ fn request(allocated: u64, reserved: u64) -> FailedRequest {
 
 fn fate(rank: u32, end: Option<(End, i64)>, step: u64) -> Fate {
     let end = end.map(|(end, seconds)| (end, seconds * SECOND));
-    Fate { rank, end, exit_status: None, step, activity: Activity::Moving }
+    Fate { rank, end, exit_status: None, pid: None, step, activity: Activity::Moving }
 }
 
 fn said(suspect: &RankSnapshot, fates: &[Fate], known: Option<KnownGrowth>) -> Diagnosis {

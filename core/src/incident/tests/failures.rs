@@ -162,11 +162,12 @@ fn fates(deaths: &[Failure], living: Option<u32>) -> Vec<Fate> {
     let fate = |of: &Failure| {
         let FailureKind::Died(how) = of.kind else { panic!("it is a death") };
         let (end, activity) = (Some((how, of.wall_ns)), Default::default());
-        Fate { rank: of.rank, end, exit_status: of.exit_status, step: of.step, activity }
+        let Failure { rank, exit_status, step, .. } = *of;
+        Fate { rank, end, exit_status, pid: None, step, activity }
     };
     let lives = |rank| {
         let (end, exit_status, activity) = (None, None, Default::default());
-        Fate { rank, end, exit_status, step: 149, activity }
+        Fate { rank, end, exit_status, pid: None, step: 149, activity }
     };
     deaths.iter().map(fate).chain(living.map(lives)).collect()
 }
