@@ -68,6 +68,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             line: 34,
             function: "train_step".to_string(),
         }),
+        advice: "append(loss.item()) instead of the loss".to_string(),
         growth: Growth {
             onset_step: STEP - 90,
             last_step: STEP,

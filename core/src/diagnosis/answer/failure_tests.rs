@@ -173,6 +173,7 @@ fn a_failed_request_says_why_it_did_not_fit() {
         incident: "inc-1".into(),
         class: Class::Leak,
         culprit: Some(frame(7, "keep")),
+        advice: "append(loss.item())".into(),
         growth: Growth {
             layer: Layer::Allocated,
             onset_step: 59,
@@ -192,6 +193,8 @@ fn a_failed_request_says_why_it_did_not_fit() {
     let line = "the growth of inc-1 (leak) had reached 6 GiB at step 120".to_string();
     assert!(found.evidence.contains(&line), "{found:?}");
     assert_eq!(found.remedy.saves_bytes, Some(6 * GIB), "as its own incident says");
+    let advice = "mend the growth that inc-1 reports first: append(loss.item())";
+    assert_eq!(found.advice, advice);
 }
 
 #[test]
@@ -277,13 +280,13 @@ fn a_signal_is_named_with_what_it_means() {
     assert!(crash.sentence.starts_with("rank 2 was killed by SIGSEGV after step 149"), "{crash:?}");
     assert!(crash.advice.contains("core dump") && by(-7).advice.contains("/dev/shm"));
     assert!(by(-9).advice.contains("who sent the signal"));
-}
-
-#[test]
     // A tape that is not sealed shows no signal.
     let found = said(&suspect(None), &[fate(2, Some((End::Killed, 100)), 149)], None);
     assert!(found.advice.contains("what ended the process"), "{found:?}");
     assert!(!found.sentence.contains("signal"), "{found:?}");
+}
+
+#[test]
 fn a_launcher_that_ends_the_peers_of_a_killed_rank_has_not_stopped_the_job() {
     let of = |rank: u32, millis: i64, status| Fate {
         exit_status: Some(status),

@@ -138,6 +138,8 @@ pub struct KnownGrowth {
     pub class: Class,
     /// The line that kept the memory, where it is known.
     pub culprit: Option<Frame>,
+    /// What to try first against it, as its incident says; empty where that is not known.
+    pub advice: String,
     /// The growth, in the last figures of the detector.
     pub growth: Growth,
 }
