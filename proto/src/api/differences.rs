@@ -59,8 +59,13 @@ pub struct Group {
     pub attempt: u32,
     /// The ranks.
     pub ranks: u32,
-    /// Ranks whose lines are known: as they were counted last, at whatever step.
+    /// Ranks whose lines are known: as they were counted last.
     pub counted_ranks: u32,
+    /// First of the steps at which they were counted last, whichever steps are compared; null
+    /// where no rank is counted.
+    pub counted_first_step: Option<u64>,
+    /// Last of these steps.
+    pub counted_last_step: Option<u64>,
     /// First step that was compared; null where no step is kept.
     pub first_step: Option<u64>,
     /// Last step that was compared.
