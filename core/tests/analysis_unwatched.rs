@@ -100,6 +100,25 @@ fn a_peak_far_beyond_the_peers_is_measured_by_the_device() {
 }
 
 #[test]
+fn an_imbalance_of_many_steps_is_as_large_as_in_a_running_job() {
+    let found = |steps: u64, more: fn(u64) -> u64| {
+        let mut all = recorded(4);
+        for (number, rank) in all.iter_mut().enumerate() {
+            let peak = |step| GIB + if number == 2 { more(step) * MIB } else { 0 };
+            rank.states[0].devices[0].past.peaks = (0..steps).map(peak).collect();
+        }
+        let found = analyze(&all).found;
+        found.map(|of| (of.diagnosis.class, of.growth.rank, of.bytes / MIB))
+    };
+    let batches = |step: u64| if step.is_multiple_of(5) { 640 } else { 500 };
+    assert_eq!(found(160, batches), Some((Class::Imbalance, 2, 640)));
+    let few = Some((Class::Imbalance, 2, 500));
+    assert_eq!(found(20, batches), few, "too few for blocks of 16 steps");
+    let evaluation = |step: u64| if step == 100 { 6_000 } else { 0 };
+    assert_eq!(found(160, evaluation), None, "it must stay in all blocks");
+}
+
+#[test]
 fn a_process_that_died_is_reported() {
     use ProcessState::{Alive, Ended, Unknown, Unsealed};
     let of = |states: &[ProcessState]| classes(&analyze(&with_processes(states)));
@@ -114,7 +133,8 @@ fn a_process_that_died_is_reported() {
     }
     let analysis = analyze(&with_processes(&[Alive, Alive, Unsealed, Alive]));
     let sentence = analysis.found.expect("a death").diagnosis.sentence;
-    assert!(sentence.starts_with("rank 2 was killed by a signal, with "), "{sentence}");
+    let ended = "rank 2 ended without an orderly exit, with ";
+    assert!(sentence.starts_with(ended), "{sentence}");
 }
 
 #[test]

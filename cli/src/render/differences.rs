@@ -33,15 +33,20 @@ pub(crate) fn text(found: &Differences) -> String {
     text
 }
 
-/// A run, its ranks and its steps.
+/// A run, its ranks, its steps, and those at which its lines were counted.
 fn run(of: &Group) -> String {
     let steps = match (of.first_step, of.last_step) {
         (Some(first), Some(last)) => format!("steps {first} to {last}"),
         _ => "no step is kept".to_string(),
     };
     let cut = if of.is_cut { ", older ones left out" } else { "" };
+    let counted = match (of.counted_first_step, of.counted_last_step) {
+        (Some(first), Some(last)) if first == last => format!(", lines as of step {last}"),
+        (Some(first), Some(last)) => format!(", lines as of steps {first} to {last}"),
+        _ => String::new(),
+    };
     let ranks = plural(of.ranks.into(), "rank");
-    format!("{}, attempt {}, {ranks}, {steps}{cut}", clean(&of.job), of.attempt)
+    format!("{}, attempt {}, {ranks}, {steps}{cut}{counted}", clean(&of.job), of.attempt)
 }
 
 /// The word of an account, the place of a line, or the value of a trait.
@@ -143,6 +148,8 @@ mod tests {
             attempt,
             ranks: 4,
             counted_ranks: 4,
+            counted_first_step: Some(190 + u64::from(attempt)),
+            counted_last_step: Some(191),
             first_step: Some(1),
             last_step: Some(200),
             ..Group::default()
@@ -172,8 +179,8 @@ mod tests {
         };
         let shown = text(&found);
         for expected in [
-            "A: train@0, attempt 0, 4 ranks, steps 1 to 200",
-            "B: train@0, attempt 1",
+            "A: train@0, attempt 0, 4 ranks, steps 1 to 200, lines as of steps 190 to 191",
+            "B: train@0, attempt 1, 4 ranks, steps 1 to 200, lines as of step 191",
             "(+100.0 %)",
             "2000 ms",
             "train.py:36",

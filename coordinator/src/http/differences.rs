@@ -186,10 +186,15 @@ impl Wanted {
         };
         let groups = if self.baseline.is_some() { Groups::Runs } else { Groups::Ranks };
         let found = differences(groups, &chosen.1, &baseline.1);
-        let group = |(group, members): (Group, Vec<Member>)| Group {
-            ranks: count(members.len()),
-            counted_ranks: count(members.iter().filter(|of| !of.censuses.is_empty()).count()),
-            ..group
+        let group = |(group, members): (Group, Vec<Member>)| {
+            let counted = members.iter().flat_map(|of| &of.censuses).map(|census| census.step);
+            Group {
+                ranks: count(members.len()),
+                counted_ranks: count(members.iter().filter(|of| !of.censuses.is_empty()).count()),
+                counted_first_step: counted.clone().min(),
+                counted_last_step: counted.max(),
+                ..group
+            }
         };
         Differences {
             chosen: group(chosen),

@@ -51,6 +51,9 @@ async fn the_line_of_the_leaking_rank_explains_most() {
     assert_eq!(allocated.chosen.highest_rank, Some(2));
     assert_eq!((found.chosen.ranks, found.baseline.ranks), (1, 3));
     assert_eq!((found.chosen.first_step, found.chosen.last_step), (Some(1), Some(STEP + 1)));
+    for of in [&found.chosen, &found.baseline] {
+        assert_eq!((of.counted_first_step, of.counted_last_step), (Some(STEP), Some(STEP)));
+    }
     // All ranks are on one node: it tells nothing.
     assert!(found.differences.iter().all(|of| of.kind.as_str() != "node"), "{found:#?}");
 
@@ -59,6 +62,8 @@ async fn the_line_of_the_leaking_rank_explains_most() {
     let allocated = named(&before, "allocated").expect("the account");
     assert_eq!(allocated.chosen.median, allocated.baseline.median, "{before:#?}");
     assert_eq!(before.chosen.last_step, Some(50));
+    // The lines are still those of the newest count, and the answer says so.
+    assert_eq!(before.chosen.counted_first_step, Some(STEP));
 
     for (query, status) in [
         ("", 400),
@@ -89,6 +94,7 @@ async fn a_run_stands_beside_another_one() {
     let found = differences(&running, "baseline_job=other").await;
     assert_eq!((found.chosen.job.as_str(), found.baseline.job.as_str()), ("pair@0", "other@0"));
     assert_eq!((found.chosen.ranks, found.baseline.ranks), (4, 4));
+    assert_eq!((found.chosen.counted_ranks, found.chosen.counted_last_step), (0, None));
     let peak = named(&found, "peak").expect("the account");
     // One rank of four leaks: the median stays.
     assert_eq!(peak.chosen.median, peak.baseline.median);

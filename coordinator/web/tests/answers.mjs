@@ -87,7 +87,7 @@ const INCIDENTS = [
     steps_to_oom: null,
     answers: answers({
       rank: said('Which rank', 'rank 6', 'device 0, node-b'),
-      time: said('Out of memory in', 'not known', 'no forecast for this growth'),
+      time: said('Out of memory', 'when is not known', 'no forecast for this growth'),
       kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
     }),
     reported_in: 'inc-silenced',

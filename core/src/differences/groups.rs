@@ -65,13 +65,18 @@ pub struct Level {
 }
 
 impl Level {
-    /// How far this level and that of the other group are apart.
+    /// How far this level and that of the other group are apart: by their medians, or by their
+    /// highest values where these differ more. One rank of many moves no median, and ends a run;
+    /// one of few that are chosen shall not be hidden. But one of many others that has more does
+    /// not set the few apart: the highest value of the larger group counts between runs alone.
     pub fn apart(&self, other: &Self, of: Groups) -> u64 {
         let medians = self.median.abs_diff(other.median);
-        match of {
-            Groups::Ranks => medians,
-            Groups::Runs => medians.max(self.highest.abs_diff(other.highest)),
-        }
+        let (few, many) = if self.ranks < other.ranks { (self, other) } else { (other, self) };
+        let highest = match of {
+            Groups::Ranks if few.ranks < many.ranks => few.highest.saturating_sub(many.highest),
+            Groups::Ranks | Groups::Runs => few.highest.abs_diff(many.highest),
+        };
+        medians.max(highest)
     }
 }
 

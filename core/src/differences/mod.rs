@@ -3,11 +3,11 @@
 //!
 //! Three kinds of facts are compared: the accounts of the ranks over some steps, the bytes by line
 //! of code, and traits such as a node or a setting. Each difference says how far it sets the groups
-//! apart (its separation), and how much it explains; the list begins with what explains most. A
-//! trait explains as much as it separates. An account explains its separation times the part by
-//! which its levels differ; a line its separation times its part of the difference in allocated
-//! bytes. Levels of chosen and other ranks differ by their medians. Those of two runs differ by
-//! their highest values where these differ more: one rank of many moves no median, and ends a run.
+//! apart (its separation), and how much it explains; the list begins with what explains most. An
+//! account explains its separation times the part by which its levels differ; a line its separation
+//! times its part of the difference in allocated bytes. A trait is a label and no measured fact: it
+//! explains its separation times what the first account or line explains, and stands below that
+//! one. How far levels are apart is in [`Level::apart`].
 //!
 //! This file does not read stores and takes no decision about incidents. Whether a difference
 //! between two runs is too large is in [`allowance`].
@@ -102,19 +102,19 @@ pub fn differences(of: Groups, chosen: &[Member], baseline: &[Member]) -> Differ
     let accounts = accounts(of, chosen, baseline);
     let mut lines = lines(of, chosen, baseline, &accounts);
     lines.sort_by_key(|line| (Reverse(line.apart(of)), order(line)));
-    let lines_left_out = cut(of, &mut lines);
-    let mut traits = traits(chosen, baseline);
+    let lines_left_out = cut(&mut lines);
+    let measured = accounts.iter().chain(&lines).map(|row| row.explains_permille).max();
+    let traits = traits(chosen, baseline).into_iter();
+    let mut traits: Vec<_> = traits.map(|row| row.explaining(measured.unwrap_or(0))).collect();
     traits.sort_by_key(order);
-    let traits_left_out = cut(of, &mut traits);
+    let traits_left_out = cut(&mut traits);
     let mut listed = [accounts, lines, traits].concat();
     listed.sort_by_key(order);
     Differences { listed, lines_left_out, traits_left_out }
 }
 
-/// Leaves out what does not differ, and the last ones beyond the limit; returns the number of
-/// those.
-fn cut(of: Groups, differences: &mut Vec<Difference>) -> u32 {
-    differences.retain(|row| row.explains_permille > 0 || row.apart(of) > 0);
+/// Leaves out the last ones beyond the limit; returns their number.
+fn cut(differences: &mut Vec<Difference>) -> u32 {
     let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);
     differences.truncate(DIFFERENCES_MAX);
     u32::try_from(left_out).unwrap_or(u32::MAX)
@@ -134,7 +134,8 @@ impl Difference {
 }
 
 fn order(of: &Difference) -> impl Ord + use<> {
-    (Reverse(of.explains_permille), of.kind, Reverse(of.apart(Groups::Runs)))
+    let separation = Reverse(of.separation_permille.unsigned_abs());
+    (Reverse(of.explains_permille), of.kind, Reverse(of.apart(Groups::Runs)), separation)
 }
 
 /// The accounts that both groups have.
@@ -169,7 +170,7 @@ fn accounts(of: Groups, chosen: &[Member], baseline: &[Member]) -> Vec<Differenc
     all.into_iter().filter_map(row).collect()
 }
 
-/// The lines that a rank of the groups holds memory by.
+/// The lines by which the groups hold memory, where their levels differ.
 fn lines(
     of: Groups,
     chosen: &[Member],
@@ -196,11 +197,12 @@ fn lines(
         let part = part_permille(row.apart(of), apart.max(row.apart(of)));
         row.explaining(part)
     };
-    frames.into_iter().map(row).collect()
+    frames.into_iter().map(row).filter(|row| row.apart(of) > 0).collect()
 }
 
 /// The traits that tell the ranks of one group from those of the other. A kind of trait that has
-/// another value on each rank says no more than the number of the rank and is left out.
+/// another value on each rank says no more than the number of the rank and is left out; so are
+/// nodes and local ranks where each rank of a group has another one: they only name its ranks.
 fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
     let mut kinds: BTreeMap<Kind, BTreeMap<&str, [Values; 2]>> = BTreeMap::new();
     for (group, members) in [chosen, baseline].into_iter().enumerate() {
@@ -213,10 +215,15 @@ fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
             }
         }
     }
-    let is_shared = |values: &BTreeMap<&str, [Values; 2]>| {
-        values.values().any(|[chosen, baseline]| chosen.len() + baseline.len() > 1)
-    };
-    kinds.retain(|_, values| is_shared(values));
+    kinds.retain(|of, values| {
+        let by_two = |ranks: fn(&[Values; 2]) -> usize| values.values().any(|of| ranks(of) > 1);
+        match of {
+            Kind::Node | Kind::LocalRank => by_two(|of| of[0].len()) && by_two(|of| of[1].len()),
+            Kind::Setting | Kind::Role | Kind::DeviceSize | Kind::Line | Kind::Account => {
+                by_two(|[chosen, baseline]| chosen.len() + baseline.len())
+            }
+        }
+    });
     let part = |of: &Values, group: &[Member]| {
         i32::try_from(part_permille(of.len() as u64, group.len() as u64)).unwrap_or(0)
     };
@@ -234,12 +241,12 @@ fn traits(chosen: &[Member], baseline: &[Member]) -> Vec<Difference> {
             chosen: with(&sides[0]),
             baseline: with(&sides[1]),
             separation_permille: separation,
-            explains_permille: separation.unsigned_abs(),
             ..Difference::default()
         }
     };
     let rows = kinds.into_iter();
-    rows.flat_map(|(of, values)| values.into_iter().map(move |value| row(of, value))).collect()
+    let rows = rows.flat_map(|(of, values)| values.into_iter().map(move |value| row(of, value)));
+    rows.filter(|row| row.separation_permille != 0).collect()
 }
 
 /// The levels of both groups, and how far they are apart.

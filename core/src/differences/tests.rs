@@ -72,6 +72,73 @@ fn a_line_that_keeps_memory_on_one_node_is_first_and_the_node_beside_it() {
     assert_eq!((found.lines_left_out, found.traits_left_out), (0, 0));
 }
 
+/// Two nodes of four ranks, on which the leaking ones have 400 MiB instead of 300 MiB by line 36.
+fn nodes(leaking: &[u32]) -> Vec<Member> {
+    let local_ranks = ["0", "1", "2", "3"];
+    let of = |rank: u32| {
+        let node = if rank < 4 { "a" } else { "b" };
+        let local = local_ranks.get(rank as usize % 4).copied().unwrap_or_default();
+        let bytes = if leaking.contains(&rank) { 400 * MIB } else { 300 * MIB };
+        member(rank, bytes, &[(36, bytes)], &[(Kind::Node, node), (Kind::LocalRank, local)])
+    };
+    (0..8).map(of).collect()
+}
+
+/// Compares the chosen ranks of [`nodes`] with the others.
+fn among_nodes(chosen: &[u32], leaking: &[u32]) -> Differences {
+    let (chosen, others): (Vec<_>, Vec<_>) =
+        nodes(leaking).into_iter().partition(|member| chosen.contains(&member.rank));
+    differences(Groups::Ranks, &chosen, &others)
+}
+
+#[test]
+fn a_label_stands_below_what_was_measured() {
+    for chosen in [[0, 1].as_slice(), &[0, 4], &[0, 1, 2, 3]] {
+        for kind in [Kind::Line, Kind::Account] {
+            let mut all = nodes(chosen);
+            // Without lines, the account is all that was measured.
+            if kind == Kind::Account {
+                all.iter_mut().for_each(|member| member.censuses.clear());
+            }
+            let (chosen, others): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|member| chosen.contains(&member.rank));
+            let found = shown(&differences(Groups::Ranks, &chosen, &others));
+            assert_eq!(found.first().map(|(kind, ..)| *kind), Some(kind), "{found:?}");
+            assert!(found.iter().any(|(kind, ..)| *kind > Kind::Account), "{found:?}");
+        }
+    }
+    // Nothing was measured that a label could explain.
+    let found = among_nodes(&[0, 4], &[]);
+    assert!(found.listed.iter().all(|row| row.explains_permille == 0), "{found:?}");
+    assert!(found.listed.iter().any(|row| row.separation_permille == 1000), "{found:?}");
+}
+
+#[test]
+fn nodes_and_local_ranks_that_only_name_the_chosen_ranks_are_left_out() {
+    for (chosen, kind) in
+        [([0].as_slice(), Kind::Node), (&[0], Kind::LocalRank), (&[0, 1], Kind::LocalRank)]
+    {
+        let found = shown(&among_nodes(chosen, chosen));
+        assert!(found.iter().all(|(of, ..)| *of != kind), "{chosen:?} {found:?}");
+    }
+}
+
+#[test]
+fn one_leaking_rank_of_two_chosen_ones_is_not_hidden() {
+    let found = among_nodes(&[0, 1], &[1]);
+    let line = found.listed.first().expect("the line");
+    assert_eq!(
+        (line.kind, line.separation_permille, line.explains_permille),
+        (Kind::Line, 500, 500)
+    );
+    assert_eq!((line.chosen.highest_rank, line.chosen.highest), (Some(1), 400 * MIB));
+    // Of the others it sets nothing apart, nor where both groups have one.
+    for leaking in [[5].as_slice(), &[1, 5]] {
+        let found = among_nodes(&[0, 1], leaking);
+        assert!(found.listed.iter().all(|row| row.explains_permille == 0), "{found:?}");
+    }
+}
+
 #[test]
 fn a_trait_that_each_rank_has_for_itself_explains_nothing() {
     let names = ["a", "b", "c", "d"];

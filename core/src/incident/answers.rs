@@ -183,14 +183,16 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
             let stands = answer("Stands still", text, format!("after {newest}"));
             Answer { since_wall_ns: Some(since_wall_ns), ..stands }
         }
-        (Layer::Spread, _) => {
-            how_long("it does not grow", "the distance to the peers stays".to_string())
-        }
+        (Layer::Spread, _) => answer(
+            "Out of memory",
+            "not by this: it does not grow",
+            "the distance to the peers stays",
+        ),
         (Layer::Retries | Layer::Churn, _) => {
             how_long("nothing grows", format!("it recurs from {unit} to {unit}"))
         }
         (Layer::Host | Layer::Pinned | Layer::Shared | Layer::Workers, _) => {
-            until_full("Out of host memory in", of, context)
+            until_full("Out of host memory", of, context)
         }
         (
             Layer::Allocated
@@ -201,12 +203,12 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
             | Layer::NonTorch
             | Layer::Other,
             _,
-        ) => until_full("Out of memory in", of, context),
+        ) => until_full("Out of memory", of, context),
     }
 }
 
 /// The forecast, which counts from the last judged step, or why there is none.
-fn until_full(title: &str, of: &Incident, context: &Context<'_>) -> Answer {
+fn until_full(what: &str, of: &Incident, context: &Context<'_>) -> Answer {
     let growth = &of.growth;
     let Some(steps) = growth.steps_to_oom else {
         let is_sized = context.rank.is_none_or(|rank| rank.is_sized);
@@ -217,7 +219,7 @@ fn until_full(title: &str, of: &Incident, context: &Context<'_>) -> Answer {
         } else {
             "no forecast for this growth"
         };
-        return answer(title, "not known", why);
+        return answer(what, "when is not known", why);
     };
     let span = growth.forecast.map_or(String::new(), |span| {
         let [low, high] = about_span(span.p10, span.p90);
@@ -233,7 +235,8 @@ fn until_full(title: &str, of: &Incident, context: &Context<'_>) -> Answer {
             format!("about {steps}{}", seconds.unwrap_or_default())
         }
     };
-    answer(title, text, format!("{span}from {} {}", of.clock.unit(), count(growth.last_step)))
+    let from = format!("{span}from {} {}", of.clock.unit(), count(growth.last_step));
+    answer(&format!("{what} in"), text, from)
 }
 
 // --- which line ---------------------------------------------------------------
@@ -425,7 +428,7 @@ fn restart(of: &Incident, context: &Context<'_>) -> Answer {
 fn no_cause(of: &Incident) -> &'static str {
     match of.failure {
         Some(failure) if failure.may_be_sigkill() => {
-            "the cause of the kill is not known here: look for the OOM killer in the host's log"
+            "the cause of its end is not known here: look for the OOM killer in the host's log"
         }
         Some(Failure { kind: FailureKind::Died(End::OomKilled), .. }) => {
             "what filled the memory of the host is not known"

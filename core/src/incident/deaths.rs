@@ -271,10 +271,12 @@ impl Incidents {
             growth.layer.is_on_device().then_some((known, growth))
         });
         let (known, growth) = grown.max_by_key(|(_, growth)| growth.grown_bytes)?;
+        let diagnosis = known.diagnosis.as_ref();
         Some(KnownGrowth {
             incident: known.id.clone(),
             class: known.class(),
-            culprit: known.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
+            culprit: diagnosis.and_then(|known| known.culprit.clone()),
+            advice: diagnosis.map(|known| known.advice.clone()).unwrap_or_default(),
             growth,
         })
     }

@@ -30,6 +30,7 @@ fn fates(ends: [Option<(End, i64)>; 4]) -> Vec<Fate> {
         rank,
         end: end.map(|(end, seconds)| (end, seconds * SECOND)),
         exit_status: end.and_then(|(end, _)| (end == End::Failed).then_some(1)),
+        pid: None,
         step: STEP,
         activity: Activity::Moving,
     };
@@ -67,6 +68,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             line: 34,
             function: "train_step".to_string(),
         }),
+        advice: "append(loss.item()) instead of the loss".to_string(),
         growth: Growth {
             onset_step: STEP - 90,
             last_step: STEP,

@@ -59,8 +59,13 @@ pub struct Group {
     pub attempt: u32,
     /// The ranks.
     pub ranks: u32,
-    /// Ranks whose lines are known: as they were counted last, at whatever step.
+    /// Ranks whose lines are known: as they were counted last.
     pub counted_ranks: u32,
+    /// First of the steps at which they were counted last, whichever steps are compared; null
+    /// where no rank is counted.
+    pub counted_first_step: Option<u64>,
+    /// Last of these steps.
+    pub counted_last_step: Option<u64>,
     /// First step that was compared; null where no step is kept.
     pub first_step: Option<u64>,
     /// Last step that was compared.
@@ -90,10 +95,10 @@ pub struct Difference {
     /// Of all pairs of a chosen rank and one of the baseline, the part in which the chosen one has
     /// more, less the part in which it has less: from -1,000 to 1,000.
     pub separation_permille: i32,
-    /// How much it explains, from 0 to 1,000: of a trait the separation; of an account the
-    /// separation times the part by which its levels differ, by their medians or by their highest
-    /// values where these differ more; of a line the separation times its part of the difference in
-    /// allocated bytes.
+    /// How much it explains, from 0 to 1,000: of an account the separation times the part by which
+    /// its levels differ, by their medians or by their highest values where these differ more; of a
+    /// line the separation times its part of the difference in allocated bytes; of a trait the
+    /// separation times what the first account or line explains.
     pub explains_permille: u32,
 }
 

@@ -18,7 +18,7 @@ pub enum End {
     Exited,
     /// Ended by itself, with a status other than 0.
     Failed,
-    /// Ended by a signal.
+    /// Ended by a signal; without an exit status nothing is known but that the tape is not sealed.
     Killed,
     /// Killed by the kernel, for memory of the host.
     OomKilled,
@@ -32,12 +32,12 @@ impl End {
         self.into()
     }
 
-    /// The end of the process, as a verb.
+    /// The end of the process, as a verb, where its exit status is not known.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Exited => "exited",
             Self::Failed => "exited with an error",
-            Self::Killed => "was killed by a signal",
+            Self::Killed => "ended without an orderly exit",
             Self::OomKilled => "was killed by the kernel for memory of the host",
             Self::Unknown => "ended",
         }

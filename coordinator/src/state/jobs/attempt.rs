@@ -207,6 +207,7 @@ impl Rank {
             rank: self.record.rank,
             end: end.map(|end| (end, self.record.end_wall_ns)),
             exit_status: self.record.exit_status,
+            pid: Some(self.record.pid).filter(|&pid| pid != 0),
             step: self.step,
             activity,
         }

@@ -14,7 +14,7 @@
 mod climb;
 mod judging;
 mod stairs;
-mod still;
+pub(crate) mod still;
 mod stopping;
 pub(crate) mod trace;
 pub(in crate::detector) mod windows;

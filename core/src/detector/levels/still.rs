@@ -26,6 +26,15 @@ const SPREAD_MOVES_DIVISOR: u64 = 8;
 /// held samples of all ranks arrive at once, one rank after the other.
 const SILENT_CHECKS_MIN: u32 = 10;
 
+/// Returns the highest peak of each block of a trace, as a running job compares them: of the newest
+/// blocks over which a distance to the peers is smoothed. None where the steps are fewer.
+pub(crate) fn block_peaks(peaks: &[u64]) -> Option<Vec<u64>> {
+    let steps = usize::try_from(BLOCK_STEPS[SPREAD_SCALE]).ok()?;
+    let older = peaks.len().checked_sub(steps * usize::try_from(SPREAD_BLOCKS).ok()?)?;
+    let newest = peaks.get(older..)?.chunks_exact(steps);
+    Some(newest.filter_map(|block| block.iter().max().copied()).collect())
+}
+
 impl Detector {
     /// Judges peaks that stay far beyond the peers': since warm-up, or with the device nearly full.
     pub(in crate::detector) fn judge_spread(

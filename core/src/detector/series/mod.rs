@@ -37,6 +37,8 @@ pub(super) struct Track {
     pub(super) past: [Past; SCALES],
     /// The newest values rise, for each length of block.
     pub(super) rising: [bool; SCALES],
+    /// First step that has a value; none before the first value.
+    first_step: Option<u64>,
     /// Newest value.
     level: u64,
     limit: Limit,
@@ -134,7 +136,8 @@ impl Series {
         for (ring, length) in track.rings.iter_mut().zip(BLOCK_STEPS) {
             ring.take(steps.0 / length, steps.1 / length, units, keep);
         }
-        (track.level, track.limit) = (value, limit);
+        let first_step = track.first_step.unwrap_or(steps.0).min(steps.0);
+        (track.first_step, track.level, track.limit) = (Some(first_step), value, limit);
     }
 
     pub(super) fn track(&self, layer: Layer) -> Option<&Track> {
@@ -171,7 +174,8 @@ impl Series {
 
     /// The readings of an account that are kept, oldest first: of each block the lowest, and of
     /// older steps only that of a longer block. A reading also stands for the steps before it that
-    /// have none, where these are fewer than the longest block.
+    /// have none, where these are fewer than the longest block; not for those before the first
+    /// reading.
     pub(super) fn kept(&self, account: Account) -> Vec<Value> {
         let (mut kept, mut end_step) = (Vec::<Value>::new(), u64::MAX);
         let is_near = |of: &Value, step| of.first_step - step <= BLOCK_STEPS[SCALES - 1];
@@ -180,9 +184,10 @@ impl Series {
         for (ring, length) in track.rings.iter().zip(BLOCK_STEPS) {
             let mut begin_step = end_step;
             for (block, units) in ring.newest_first() {
-                begin_step = block * length;
+                let block_step = block * length;
+                begin_step = block_step.max(track.first_step.unwrap_or(0));
                 if begin_step < end_step {
-                    let last_step = begin_step.saturating_add(length - 1).min(end_step - 1);
+                    let last_step = block_step.saturating_add(length - 1).min(end_step - 1);
                     // Readings are of the step that was under way.
                     let newest_step = self.last_step.saturating_add(1).max(begin_step);
                     let last_step = last_step.min(newest_step);

@@ -143,15 +143,22 @@ impl<'a> Aftermath<'a> {
     /// The other ranks were killed too, all within this time.
     fn killed_within(&self, spread_ns: i64) -> String {
         let killed = || self.others().filter(|of| matches!(of.end, Some((End::Killed, _))));
-        let how = if killed().all(was_asked) { "asked to end (SIGTERM)" } else { "killed" };
+        // Without a status it is not known that a signal ended a process.
+        let [was, were] = if killed().all(was_asked) {
+            ["was asked to end (SIGTERM)", "were asked to end (SIGTERM)"]
+        } else if killed().all(|of| of.exit_status.is_some()) {
+            ["was killed", "were killed"]
+        } else {
+            ["ended", "ended"]
+        };
         let count = killed().count();
         let who = match (count, self.others().count()) {
-            (1, 1) => format!("; its only peer was {how}"),
-            (1, _) => format!("; one peer was {how}"),
+            (1, 1) => format!("; its only peer {was}"),
+            (1, _) => format!("; one peer {was}"),
             (_, others) if count == others => {
-                format!("; its {} were {how}", plural(count as u64, "peer"))
+                format!("; its {} {were}", plural(count as u64, "peer"))
             }
-            _ => format!("; {} were {how}", plural(count as u64, "peer")),
+            _ => format!("; {} {were}", plural(count as u64, "peer")),
         };
         match spread_ns {
             ..=TOGETHER_NS => format!("{who} at the same time"),

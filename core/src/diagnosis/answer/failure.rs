@@ -336,11 +336,11 @@ impl<'a> Failed<'a> {
     fn remedy(&self) -> Remedy {
         let known = self.inquiry.context.known_growth.as_ref();
         if let Some(known) = known.filter(|_| self.request.is_some()) {
-            let text = format!(
-                "mend the growth that {} reports first: without it the request would have fitted \
-                 for longer",
-                known.incident
-            );
+            let (of, advice) = (&known.incident, &known.advice);
+            let text = match advice.as_str() {
+                "" => format!("mend the growth that {of} reports first"),
+                _ => format!("mend the growth that {of} reports first: {advice}"),
+            };
             return Remedy::new(Cause::Unknown, text, Some(known.growth.grown_bytes));
         }
         match (self.request, self.end()) {
@@ -364,9 +364,15 @@ impl<'a> Failed<'a> {
                             and CUDA abort the process where they find an error";
                 Remedy::new(Cause::Unknown, text, None)
             }
-            (None, _) => {
+            (None, Some(End::Killed)) if self.exit_status().is_some() => {
                 let text = "look for who sent the signal: the kernel's log, the scheduler, the \
                             launcher; an abort of NCCL or CUDA is in the output of the rank";
+                Remedy::new(Cause::Unknown, text, None)
+            }
+            (None, _) => {
+                let text = "look for what ended the process: the kernel's log, the scheduler and \
+                            the launcher know of signals; an abort of NCCL or CUDA is in the \
+                            output of the rank";
                 Remedy::new(Cause::Unknown, text, None)
             }
         }

@@ -62,7 +62,7 @@ fn request(allocated: u64, reserved: u64) -> FailedRequest {
 
 fn fate(rank: u32, end: Option<(End, i64)>, step: u64) -> Fate {
     let end = end.map(|(end, seconds)| (end, seconds * SECOND));
-    Fate { rank, end, exit_status: None, step, activity: Activity::Moving }
+    Fate { rank, end, exit_status: None, pid: None, step, activity: Activity::Moving }
 }
 
 fn said(suspect: &RankSnapshot, fates: &[Fate], known: Option<KnownGrowth>) -> Diagnosis {
@@ -83,7 +83,7 @@ fn a_killed_rank_is_named_with_what_the_others_did() {
     let found = said(&suspect(None), &alive, None);
     assert_eq!(
         found.sentence,
-        "rank 2 was killed by a signal after step 149, with 12 GiB in tensors"
+        "rank 2 ended without an orderly exit after step 149, with 12 GiB in tensors"
     );
     assert_eq!(after(&alive), "; ranks 0, 1 and 3 live and have finished step 150");
     assert_eq!((found.class, found.pages()), (Class::Died, true));
@@ -126,11 +126,13 @@ fn a_job_that_was_stopped_as_a_whole_does_not_page() {
     let killed = |rank: u32, seconds: i64| fate(rank, Some((End::Killed, seconds)), 149);
     let both = [killed(0, 100), killed(2, 101)];
     assert!(!said(&suspect(None), &both, None).pages());
-    assert_eq!(after(&both), "; its only peer was killed at the same time");
+    assert_eq!(after(&both), "; its only peer ended at the same time");
     // A launcher ends them one after the other; the first may have ended long before the last.
     let chain = [killed(0, 103), killed(1, 101), killed(2, 99), killed(3, 105)];
     assert!(!said(&suspect(None), &chain, None).pages());
-    assert_eq!(after(&chain), "; its 3 peers were killed too, all within 6 s");
+    assert_eq!(after(&chain), "; its 3 peers ended too, all within 6 s");
+    let by_signal = chain.map(|of| Fate { exit_status: Some(-9), ..of });
+    assert_eq!(after(&by_signal), "; its 3 peers were killed too, all within 6 s");
     let gap = [killed(0, 103), killed(2, 100)];
     assert!(said(&suspect(None), &gap, None).pages());
     // One that was killed for memory of the host was not stopped by a person.
@@ -171,6 +173,7 @@ fn a_failed_request_says_why_it_did_not_fit() {
         incident: "inc-1".into(),
         class: Class::Leak,
         culprit: Some(frame(7, "keep")),
+        advice: "append(loss.item())".into(),
         growth: Growth {
             layer: Layer::Allocated,
             onset_step: 59,
@@ -190,6 +193,8 @@ fn a_failed_request_says_why_it_did_not_fit() {
     let line = "the growth of inc-1 (leak) had reached 6 GiB at step 120".to_string();
     assert!(found.evidence.contains(&line), "{found:?}");
     assert_eq!(found.remedy.saves_bytes, Some(6 * GIB), "as its own incident says");
+    let advice = "mend the growth that inc-1 reports first: append(loss.item())";
+    assert_eq!(found.advice, advice);
 }
 
 #[test]
@@ -275,6 +280,10 @@ fn a_signal_is_named_with_what_it_means() {
     assert!(crash.sentence.starts_with("rank 2 was killed by SIGSEGV after step 149"), "{crash:?}");
     assert!(crash.advice.contains("core dump") && by(-7).advice.contains("/dev/shm"));
     assert!(by(-9).advice.contains("who sent the signal"));
+    // A tape that is not sealed shows no signal.
+    let found = said(&suspect(None), &[fate(2, Some((End::Killed, 100)), 149)], None);
+    assert!(found.advice.contains("what ended the process"), "{found:?}");
+    assert!(!found.sentence.contains("signal"), "{found:?}");
 }
 
 #[test]

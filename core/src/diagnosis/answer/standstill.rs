@@ -61,7 +61,10 @@ pub(crate) fn standstill(inquiry: &Inquiry<'_>) -> Diagnosis {
             .collect(),
         against,
         remedy: match (behind, group) {
-            (Some(_), _) => desynchronised::remedy(),
+            (Some((_, rank)), _) => {
+                let fate = context.fates.iter().find(|fate| fate.rank == rank);
+                desynchronised::remedy(fate.and_then(|fate| fate.pid))
+            }
             (None, Some(group)) if group.unknown() > 0 => silent_remedy(),
             (None, Some(_)) => waiting_remedy(),
             (None, None) => unknown_remedy(),
@@ -151,7 +154,7 @@ mod tests {
         let (rank, step) = fates.clone().min_by_key(|(_, step)| *step).expect("there are ranks");
         let fates = fates.map(|(rank, step)| {
             let (end, exit_status, activity) = (None, None, Activity::Stalled);
-            Fate { rank, end, exit_status, step, activity }
+            Fate { rank, end, exit_status, pid: Some(4_000 + rank), step, activity }
         });
         let context = Context { fates: fates.collect(), collectives, ..Context::default() };
         let (layer, scope) = (Layer::Progress, Scope::AllRanks);
@@ -184,6 +187,7 @@ mod tests {
              capture shows: group 0: 3 of 4 ranks wait in collective 448, for 110 s at the \
              capture"
         );
+        assert!(found.advice.contains("`py-spy dump --pid 4002`"), "{found:?}");
         let steps = "rank 2 has finished step 396, ranks 0, 1 and 3 step 448";
         let later = "; ranks that wait may have finished later steps: a program gives work to its \
                      GPU in advance";

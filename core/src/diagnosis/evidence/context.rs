@@ -105,6 +105,8 @@ pub struct Fate {
     pub end: Option<(End, i64)>,
     /// Its exit status, or its signal as a negative number, where it is known.
     pub exit_status: Option<i32>,
+    /// Its process on its node, where that is known.
+    pub pid: Option<u32>,
     /// Steps that it has finished.
     pub step: u64,
     /// What it does, while its end is not known.
@@ -136,6 +138,8 @@ pub struct KnownGrowth {
     pub class: Class,
     /// The line that kept the memory, where it is known.
     pub culprit: Option<Frame>,
+    /// What to try first against it, as its incident says; empty where that is not known.
+    pub advice: String,
     /// The growth, in the last figures of the detector.
     pub growth: Growth,
 }

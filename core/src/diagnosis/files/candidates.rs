@@ -15,8 +15,8 @@ use super::failures;
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
-    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepNeed, StepTrend, trace_points_min,
-    trend_of_floors, trend_of_idle, trend_of_peaks,
+    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepNeed, StepTrend, block_peaks,
+    trace_points_min, trend_of_floors, trend_of_idle, trend_of_peaks,
 };
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EXCESS_BYTES_MIN, PENDING_BYTES_MIN};
@@ -60,8 +60,8 @@ pub(super) const FINDERS: [Finder; 12] = [
     pending,
     |all| growing(all, Layer::Reserved),
     split,
-    |all| uneven(all, false, |one| Some(one.device.state.allocated)),
-    |all| uneven(all, true, lowest_peak),
+    |all| uneven(all, false, [|one| Some(one.device.state.allocated); 2]),
+    |all| uneven(all, true, step_peaks(all)),
     idle,
 ];
 
@@ -286,8 +286,25 @@ fn idle(all: &[Aligned<'_>]) -> Option<Candidate> {
     Some(candidate)
 }
 
-/// What the smallest of the whole steps needs: batches differ, and the largest of some may come to
-/// any rank.
+/// A level of a rank; none where its file does not tell.
+type LevelOf = fn(&Aligned<'_>) -> Option<u64>;
+
+/// What the steps surely need, and how much that is: by blocks as in a running job where all ranks
+/// have enough whole steps, else by the smallest step. Batches differ, and the largest of few may
+/// come to any rank.
+fn step_peaks(all: &[Aligned<'_>]) -> [LevelOf; 2] {
+    let lowest: LevelOf = |one| block_peaks(whole_peaks(one))?.into_iter().min();
+    let mean: LevelOf = |one| {
+        let peaks = block_peaks(whole_peaks(one))?;
+        let blocks = u64::try_from(peaks.len()).ok()?;
+        peaks.into_iter().fold(0, u64::saturating_add).checked_div(blocks)
+    };
+    match all.iter().all(|one| lowest(one).is_some()) {
+        true => [lowest, mean],
+        false => [lowest_peak; 2],
+    }
+}
+
 fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
     let peaks = whole_peaks(one);
     peaks.iter().copied().min().filter(|_| peaks.len() >= STEPS_COMPARED_MIN)
@@ -302,13 +319,15 @@ fn spread_bytes_min(one: &Aligned<'_>) -> u64 {
 }
 
 /// One rank, or few, whose level (that of the peaks, where `in_peaks`) is much higher than that of
-/// the others. With fewer than three ranks it is not known which of them is the odd one.
+/// the others; `measure` says how much. With fewer than three ranks it is not known which of them
+/// is the odd one.
 fn uneven(
     all: &[Aligned<'_>],
     in_peaks: bool,
-    level: fn(&Aligned<'_>) -> Option<u64>,
+    [level, measure]: [LevelOf; 2],
 ) -> Option<Candidate> {
-    let levels: Vec<u64> = all.iter().map(level).collect::<Option<_>>()?;
+    let levels_by = |of: LevelOf| all.iter().map(of).collect::<Option<Vec<u64>>>();
+    let levels = levels_by(level)?;
     let typical = median(levels.clone());
     // Stages of a pipeline differ by half and half; that is how they were cut.
     let beyond = |(one, level): (&Aligned<'_>, &u64)| {
@@ -325,9 +344,12 @@ fn uneven(
     let most = excess.iter().flatten().max().copied()?;
     let at = excess.iter().position(|&of| of == Some(most))?;
     let one = all.get(at)?;
-    let mut candidate = Candidate::standing(all, at, Layer::Spread, most, ranks);
-    let own = *levels.get(at)?;
-    candidate.context.peaks = Some(Peaks { own, peers: typical });
+    let measured = levels_by(measure)?;
+    let own = *measured.get(at)?;
+    let peaks = Peaks { own, peers: median(measured) };
+    let more = own.saturating_sub(peaks.peers);
+    let mut candidate = Candidate::standing(all, at, Layer::Spread, more, ranks);
+    candidate.context.peaks = Some(peaks);
     candidate.context.in_peaks = Some(in_peaks);
     candidate.context.level = line_beyond(all, one);
     let trace = candidate.context.trace.get_or_insert_default();

@@ -90,7 +90,7 @@ fn fates(all: &[Aligned<'_>]) -> Vec<Fate> {
         let (rank, step) = (one.rank, one.history.rank.step);
         // Of the time of the end only that is known: after this state.
         let end = end.map(|end| (end, one.history.rank.wall_ns));
-        Fate { rank, end, exit_status, step, activity: Activity::default() }
+        Fate { rank, end, exit_status, pid: None, step, activity: Activity::default() }
     };
     all.iter().map(fate).collect()
 }

@@ -1,5 +1,8 @@
 //! The rank is at another collective than its peers; memory is not to blame.
 
+use alloc::format;
+use alloc::string::ToString;
+
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use crate::diagnosis::evidence::case::Case;
@@ -11,7 +14,7 @@ pub(crate) const JUDGE: Judge = Judge {
     share: Share::Nothing,
     restart: RestartAnswer::EndsWaiting,
     phrase: Phrase::Always("it", ("is", "was"), "out of step with its peers"),
-    remedy: |_, _| remedy(),
+    remedy: |_, _| remedy(None),
 };
 
 fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
@@ -31,8 +34,12 @@ fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
         )
 }
 
-pub(crate) fn remedy() -> Remedy {
-    let text = "memory is not to blame: look at the collective that the others wait in, and at \
-                the stacks of the rank that has not begun it";
+/// What to do, where this is the process of the rank that has not begun the collective.
+pub(crate) fn remedy(pid: Option<u32>) -> Remedy {
+    let pid = pid.map_or("PID".to_string(), |pid| pid.to_string());
+    let text = format!(
+        "memory is not to blame: look at the collective that the others wait in, and at the stacks \
+         of the rank that has not begun it (`py-spy dump --pid {pid}` on its node)"
+    );
     Remedy::new(Cause::Collectives, text, None)
 }

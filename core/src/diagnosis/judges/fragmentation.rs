@@ -131,42 +131,55 @@ fn remedy(case: &Case<'_>) -> Remedy {
         .context
         .expandable_segments
         .unwrap_or_else(|| shape.is_some_and(|shape| shape.expandable));
-    let mut steps: Vec<String> = Vec::new();
-    if shape.is_none() {
-        let text = "first see where it lies: record with memtape run --detail, because private \
-                    pools of CUDA graphs look the same without it, and these settings do not help \
-                    them";
-        steps.push(text.into());
-    }
     if case.is_cache() {
         let idle = case.idle_cache();
         let text = format!(
-            "{} wait in whole free segments, which the allocator gives back before it fails: \
-             call torch.cuda.empty_cache() once after the phase that needed them (a checkpoint, \
-             an evaluation) if NCCL or other processes need the memory, not in the loop",
+            "{} wait in whole free segments, which the allocator gives back before it fails. If \
+             NCCL or other processes need the memory, call torch.cuda.empty_cache() once after \
+             the phase that needed it (a checkpoint, an evaluation). Do not call it in the loop",
             bytes(idle),
         );
         return Remedy::new(Cause::CachedSegments, text, Some(idle));
     }
+    let mut steps: Vec<String> = Vec::new();
+    if shape.is_none() {
+        let text = "first see where it lies, with memtape run --detail: these settings do not help \
+                    against private pools of CUDA graphs";
+        steps.push(text.into());
+    }
     if !is_expandable {
         let [variable, ..] = ALLOCATOR_VARIABLES;
-        steps.push(format!("set {variable}={}", Setting::ExpandableSegments));
+        let setting = Setting::ExpandableSegments;
+        steps.push(format!("set {variable}={setting} at the next start"));
     }
     let sizes = case.requests.map_or(0, |requests| requests.large_sizes);
     if sizes >= SIZES_MIN {
-        steps.push(format!(
-            "{sizes} different sizes were asked for lately: pad to a few lengths, or set {ROUNDING}"
-        ));
+        let asked = "different sizes were asked for lately";
+        steps.push(format!("{sizes} {asked}: set {ROUNDING}, or pad to a few lengths"));
     } else {
         steps.push("run the largest batch first, and pad to a few lengths".into());
     }
     if is_expandable {
-        steps.push("expandable_segments is on already, so the free blocks are small".into());
+        steps.push("the free blocks are small: expandable_segments is on already".into());
     }
     if let Some(holder) = shape.and_then(|shape| shape.holder.as_ref()) {
         let here = location(&holder.frame);
         steps.push(format!("allocate what {here} keeps before the first step, or free it earlier"));
     }
-    let text = format!("{}; a restart gives the memory back", steps.join("; "));
-    Remedy::new(Cause::Fragments, text, shape.map(|shape| shape.inactive))
+    steps.push("a restart gives the memory back".into());
+    Remedy::new(Cause::Fragments, sentences(&steps), shape.map(|shape| shape.inactive))
+}
+
+/// Sentences, each but the first with a capital letter.
+fn sentences(of: &[String]) -> String {
+    let mut text = String::new();
+    for sentence in of {
+        let (first, rest) = sentence.split_at_checked(1).unwrap_or_default();
+        match text.as_str() {
+            "" => text += first,
+            _ => text += &format!(". {}", first.to_ascii_uppercase()),
+        }
+        text += rest;
+    }
+    text
 }

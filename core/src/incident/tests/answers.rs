@@ -141,20 +141,21 @@ fn without_a_forecast_the_time_says_why() {
     let check = |of: &Incident, context: &Context<'_>, expected: [&str; 3]| {
         check(&of.answers(context).time, expected);
     };
-    let full = |why| ["Out of memory in", "not known", why];
+    let full = |why| ["Out of memory", "when is not known", why];
     let none = of_layer(Layer::Allocated);
     check(&none, &ALIVE, full("no forecast for this growth"));
     let unsized_rank = Some(RankContext { is_sized: false, ..RANK });
     let unsized_rank = Context { rank: unsized_rank, ..ALIVE };
     check(&none, &unsized_rank, full("the size of the device is not known"));
-    let host = ["Out of host memory in", "not known", "no forecast for this growth"];
+    let host = ["Out of host memory", "when is not known", "no forecast for this growth"];
     check(&of_layer(Layer::Pinned), &unsized_rank, host);
     let mut pauses = none.clone();
     pauses.growth.paused_since_step = Some(15);
     check(&pauses, &ALIVE, full("the growth pauses"));
     check(&none, &ENDED, ["How long", "the rank has ended", "after step 812"]);
     check(&closed(none), &ENDED, ["How long", "over", "judged until step 20"]);
-    let stays = ["How long", "it does not grow", "the distance to the peers stays"];
+    let stays =
+        ["Out of memory", "not by this: it does not grow", "the distance to the peers stays"];
     check(&of_layer(Layer::Spread), &ALIVE, stays);
     let recurs = ["How long", "nothing grows", "it recurs from step to step"];
     check(&of_layer(Layer::Retries), &ALIVE, recurs);
@@ -360,7 +361,7 @@ fn a_failure_without_a_cause_says_where_to_look() {
         of.diagnosis.as_mut().expect("known").restart = Restart::default();
         check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", why]);
     };
-    let kill = "the cause of the kill is not known here: look for the OOM killer in the host's log";
+    let kill = "the cause of its end is not known here: look for the OOM killer in the host's log";
     check(FailureKind::Died(End::Killed), None, kill);
     check(FailureKind::Died(End::Killed), Some(-9), kill);
     let output = "the cause is not known: look at the output of the rank";

@@ -98,7 +98,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     assert_eq!((shell.incidents.len(), shell.compared().len()), (1, 0));
     shell.settle(&job);
     let incident = shell.incident("inc-0002");
-    assert_eq!(incident.sentence(), "rank 2 was killed by a signal after step 149");
+    assert_eq!(incident.sentence(), "rank 2 ended without an orderly exit after step 149");
     let known = shell.incidents.growth_before(incident, &job).expect("the leak is known");
     assert_eq!((known.incident.as_str(), known.growth.grown_bytes), ("inc-0001", 1 << 24));
     assert_eq!(shell.compared(), ["cap-death"]);
@@ -162,11 +162,12 @@ fn fates(deaths: &[Failure], living: Option<u32>) -> Vec<Fate> {
     let fate = |of: &Failure| {
         let FailureKind::Died(how) = of.kind else { panic!("it is a death") };
         let (end, activity) = (Some((how, of.wall_ns)), Default::default());
-        Fate { rank: of.rank, end, exit_status: of.exit_status, step: of.step, activity }
+        let Failure { rank, exit_status, step, .. } = *of;
+        Fate { rank, end, exit_status, pid: None, step, activity }
     };
     let lives = |rank| {
         let (end, exit_status, activity) = (None, None, Default::default());
-        Fate { rank, end, exit_status, step: 149, activity }
+        Fate { rank, end, exit_status, pid: None, step: 149, activity }
     };
     deaths.iter().map(fate).chain(living.map(lives)).collect()
 }
