@@ -103,7 +103,8 @@ const level = (ranks, median, highest = median, highest_rank = null) => ({ ranks
 /** What sets ranks of a job apart from the others, or a run from another one. */
 export function differences(name, [first, last], baseline) {
   const chosen = last - first + 1;
-  const group = (job, attempt, ranks) => ({ job, attempt, ranks, counted_ranks: ranks, first_step: 1, last_step: LAST_STEP, is_cut: false });
+  const counted = { counted_first_step: LAST_STEP - 160, counted_last_step: LAST_STEP };
+  const group = (job, attempt, ranks) => ({ job, attempt, ranks, counted_ranks: ranks, ...counted, first_step: 1, last_step: LAST_STEP, is_cut: false });
   const row = of => ({ name: '', frames: [], unit: 'bytes', separation_permille: 1000, ...of });
   return {
     chosen: group(name, 0, baseline ? 8 : chosen),

@@ -361,8 +361,11 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(await rows.nth(4).innerText(), /step time\s+12 ms/);
     assert.match(
       await section.innerText(),
-      /not shown: 3 lines with smaller differences; sizes of lines are from the newest count of each rank/,
+      /not shown: 3 lines with smaller differences; sizes of lines are from the newest count of each rank, at steps 640 to 800/,
     );
+    const peak = rows.nth(3);
+    assert.equal(await peak.locator('td[data-title="these ranks, highest"]').innerText(), '4 GiB, rank 2');
+    assert.equal(await peak.locator('td[data-title="others, highest"]').innerText(), '2 GiB, rank 0');
     const asked = made.requests.find(path => path.endsWith('/differences'));
     assert.ok(asked, 'the coordinator is asked');
   });

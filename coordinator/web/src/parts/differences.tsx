@@ -8,7 +8,7 @@ import { paths, report, type DifferencesOf } from '../api';
 import { isBaseline, textOf, type Baseline } from '../baseline';
 import { memtape } from '../terminal';
 import type { Difference, Differences, Group } from '../types';
-import { bytes, percent, plural, whole } from '../units';
+import { bytes, isKnown, percent, plural, whole } from '../units';
 import { spaced } from '../words';
 import { Command, Section, Soft, Stack } from './basics';
 import { Table } from './table';
@@ -74,7 +74,7 @@ function Found({ path, sides, unit }: FoundOf) {
     <>
       <Soft>{groups.join('; ')}</Soft>
       <DifferenceTable rows={data.differences} sides={sides} />
-      <Notes of={data} />
+      <Notes of={data} unit={unit} />
     </>
   );
 }
@@ -88,12 +88,20 @@ function groupWords(name: string, of: Group, unit: string): string {
   return `${name}: ${plural(of.ranks, 'rank')}, ${steps}${cut}`;
 }
 
-const LINES_ARE =
-  'sizes of lines are from the newest count of each rank, not from the compared steps; ' +
-  'a line may be larger than all that was allocated in these steps';
+/** Lines are counted at other steps than those that are compared. */
+function countedWords({ chosen, baseline }: Differences, unit: string): string {
+  if (chosen.counted_ranks === 0 || baseline.counted_ranks === 0)
+    return 'lines are not compared: no rank of a group was counted';
+  const steps = [chosen, baseline].flatMap(of => [of.counted_first_step, of.counted_last_step]);
+  const [first, last] = [Math.min, Math.max].map(most => whole(most(...steps.filter(isKnown))));
+  const at = first === last ? `${unit} ${first}` : `${unit}s ${first} to ${last}`;
+  return (
+    `sizes of lines are from the newest count of each rank, at ${at}: ` +
+    'a line may be larger than all that was allocated in the compared ones'
+  );
+}
 
-function Notes({ of }: { of: Differences }) {
-  const isUncounted = of.chosen.counted_ranks === 0 || of.baseline.counted_ranks === 0;
+function Notes({ of, unit }: { of: Differences; unit: string }) {
   const notes = [
     of.lines_left_out
       ? `not shown: ${plural(of.lines_left_out, 'line')} with smaller differences`
@@ -101,7 +109,7 @@ function Notes({ of }: { of: Differences }) {
     of.traits_left_out
       ? `not shown: ${plural(of.traits_left_out, 'property', 'properties')} with smaller parts`
       : '',
-    isUncounted ? 'lines are not compared: no rank of a group was counted' : LINES_ARE,
+    countedWords(of, unit),
   ].filter(Boolean);
   return notes.length ? <Soft>{notes.join('; ')}</Soft> : null;
 }
@@ -128,24 +136,35 @@ function DifferenceTable({ rows, sides: [chosen, baseline] }: TableOf) {
         { title: 'what', cell: kindOf },
         { title: 'which', cell: of => <Which of={of} /> },
         {
-          title: chosen,
+          title: `${chosen}, median`,
           cell: of => median(of, 'chosen'),
           number: true,
           sort: of => of.chosen.median,
         },
         {
-          title: baseline,
+          title: `${baseline}, median`,
           cell: of => median(of, 'baseline'),
           number: true,
           sort: of => of.baseline.median,
         },
         {
-          title: 'difference',
+          title: 'difference of medians',
           cell: difference,
           number: true,
           sort: of => of.chosen.median - of.baseline.median,
         },
-        { title: 'highest', cell: highest, number: true, sort: of => of.chosen.highest },
+        {
+          title: `${chosen}, highest`,
+          cell: of => highest(of, 'chosen'),
+          number: true,
+          sort: of => of.chosen.highest,
+        },
+        {
+          title: `${baseline}, highest`,
+          cell: of => highest(of, 'baseline'),
+          number: true,
+          sort: of => of.baseline.highest,
+        },
       ]}
     />
   );
@@ -188,8 +207,9 @@ function difference(of: Difference): string {
     : `${more < 0 ? '−' : '+'}${words(of, Math.abs(more))}`;
 }
 
-/** The highest value of the chosen ranks, and the rank that has it. */
-function highest({ chosen, ...of }: Difference): string {
-  if (chosen.highest_rank === null) return '–';
-  return `${words({ chosen, ...of }, chosen.highest)}, rank ${chosen.highest_rank}`;
+/** The highest value of a group, and the rank that has it. */
+function highest(of: Difference, side: 'chosen' | 'baseline'): string {
+  const level = of[side];
+  if (level.highest_rank === null) return '–';
+  return `${words(of, level.highest)}, rank ${level.highest_rank}`;
 }
