@@ -10,13 +10,13 @@ use crate::source::{Source, manifests, rust};
 /// Each package's folder, and the most lines that its product and its tests may have.
 const LINES_MAX: [(&str, usize, usize); 21] = [
     ("agent", 12_822, 5_728),
-    ("cli", 18_067, 1_760),
-    ("coordinator", 27_437, 12_926),
-    ("core", 35_849, 13_380),
+    ("cli", 18_141, 1_760),
+    ("coordinator", 27_516, 13_000),
+    ("core", 35_959, 13_426),
     ("disk", 1_075, 0),
     ("fuzz", 0, 528),
     ("pickle", 4_707, 0),
-    ("proto", 3_777, 965),
+    ("proto", 3_839, 965),
     ("recorder", 7_890, 145),
     ("store", 12_780, 5_237),
     ("tape", 10_880, 2_804),
