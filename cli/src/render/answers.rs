@@ -174,7 +174,7 @@ pub(crate) fn audit(entries: &[AuditEntry]) -> String {
 }
 
 /// Purpose of a capture that no fault has triggered.
-const BASELINE: &str = "a state without a finding, kept to compare later ones with";
+const BASELINE: &str = "no incident was open when it was taken: kept to compare later states with";
 
 fn is_baseline(trigger: &str) -> bool {
     trigger == Reason::Baseline.as_str()
@@ -449,7 +449,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
     #[test]
     fn a_baseline_is_explained() {
         let of = |trigger: &str| Capture { trigger: trigger.into(), ..Capture::default() };
-        let explained = "a state without a finding, kept to compare later ones with";
+        let explained = "no incident was open when it was taken: kept to compare later states with";
         for (trigger, expected) in [("baseline", true), ("growth", false)] {
             assert_eq!(manifest(&of(trigger)).contains(explained), expected, "{trigger}");
             let list = Captures { captures: vec![of(trigger)], ..Captures::default() };

@@ -188,6 +188,22 @@ describe('the baseline', { skip: noBrowser }, () => {
     await later.nth(1).waitFor();
   });
 
+  test('a baseline within a fault that was found later says so', async () => {
+    const later = page.getByText('No healthy state of rank');
+    await to('#/capture/cap-train-7b');
+    await page.getByText('alive at the end of step 149').waitFor();
+    assert.equal(await later.count(), 0);
+    made.change = (path, found) =>
+      path === 'captures/cap-train-7b' ? { ...found, trigger: 'baseline' } : found;
+    try {
+      await page.reload();
+      await later.waitFor();
+      assert.match(await later.innerText(), /inc-\S+ was found later, and had begun at step \d+\./);
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
   test('a capture stands in place of the peers', async () => {
     await to('#/capture/cap-train-7b?baseline=cap-later');
     await page.getByText('colour by the difference from the baseline').waitFor();

@@ -49,6 +49,7 @@ export function CaptureView({ id }: { id: string }) {
           {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
         </p>
       </div>
+      <Later capture={capture} incidents={incidents?.incidents ?? []} unit={unit} />
       <div class="capture-about">
         <Manifest capture={capture} collectives={collectives} unit={unit} />
       </div>
@@ -69,6 +70,28 @@ export function CaptureView({ id }: { id: string }) {
         <InTerminal of={linesOfCapture(capture, before)} />
       </div>
     </div>
+  );
+}
+
+interface LaterOf {
+  capture: Capture;
+  incidents: Incident[];
+  unit: string;
+}
+
+/** That a baseline is within what was found later: it does not show a healthy state. */
+function Later({ capture: { trigger, attempt, step }, incidents, unit }: LaterOf) {
+  const isWithin = (of: Incident) =>
+    of.attempt === attempt && step !== null && of.onset_step <= step && step <= of.last_step;
+  const found = trigger === 'baseline' ? incidents.find(isWithin) : undefined;
+  if (!found) return null;
+  const { id, rank, onset_step: onset } = found;
+  return (
+    <p>
+      {`No healthy state of rank ${whole(rank)}: `}
+      <IncidentLink id={id} />
+      {` was found later, and had begun at ${unit} ${whole(onset)}.`}
+    </p>
   );
 }
 
