@@ -100,22 +100,28 @@ fn a_peak_far_beyond_the_peers_is_measured_by_the_device() {
 }
 
 #[test]
-fn an_imbalance_of_many_steps_is_as_large_as_in_a_running_job() {
-    let found = |steps: u64, more: fn(u64) -> u64| {
+fn an_imbalance_is_as_large_as_its_blocks_of_steps() {
+    let found = |steps: u64, more: fn(u64) -> u64, of_peer: fn(u64) -> u64| {
         let mut all = recorded(4);
         for (number, rank) in all.iter_mut().enumerate() {
-            let peak = |step| GIB + if number == 2 { more(step) * MIB } else { 0 };
+            let more = if number == 2 { more } else { of_peer };
+            let peak = |step| GIB + more(step) * MIB;
             rank.states[0].devices[0].past.peaks = (0..steps).map(peak).collect();
         }
         let found = analyze(&all).found;
         found.map(|of| (of.diagnosis.class, of.growth.rank, of.bytes / MIB))
     };
     let batches = |step: u64| if step.is_multiple_of(5) { 640 } else { 500 };
-    assert_eq!(found(160, batches), Some((Class::Imbalance, 2, 640)));
+    // As many whole steps as a trace can have, and those of one block.
+    for steps in [129, 18] {
+        assert_eq!(found(steps, batches, |_| 0), Some((Class::Imbalance, 2, 640)), "{steps}");
+    }
     let few = Some((Class::Imbalance, 2, 500));
-    assert_eq!(found(20, batches), few, "too few for blocks of 16 steps");
+    assert_eq!(found(17, batches, |_| 0), few, "too few for a block of 16 steps");
     let evaluation = |step: u64| if step == 100 { 6_000 } else { 0 };
-    assert_eq!(found(160, evaluation), None, "it must stay in all blocks");
+    assert_eq!(found(129, evaluation, |_| 0), None, "one step of many");
+    let seldom = |step: u64| if step.is_multiple_of(16) { 700 } else { 0 };
+    assert_eq!(found(129, batches, seldom), None, "its peers need as much in each block");
 }
 
 #[test]

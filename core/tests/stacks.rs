@@ -134,7 +134,7 @@ fn a_peak_has_what_its_step_frees() {
         rank.end_step(step);
     }
     let state = rank.traced(PointInTime::EndOf(6));
-    let live = LiveStacks::held_at(&state, HeldAt::Peak).expect("a trace");
+    let live = LiveStacks::held_at(&state, HeldAt::Peak, AllocationSteps::ALL).expect("a trace");
     assert_eq!(live.step(), 4);
     let table = alone(&live);
     let lines = table.lines();
@@ -142,9 +142,14 @@ fn a_peak_has_what_its_step_frees() {
     assert_eq!(held, [(3, 64 << 20), (5, 9 << 20)]);
     let past = Past::of(&state, &state.devices[0]).peak.expect("a trace");
     assert_eq!((table.own().bytes, past.step), (past.bytes, 4));
-    let end = alone(&LiveStacks::held_at(&state, HeldAt::StepEnd).expect("the end"));
+    let end = alone(
+        &LiveStacks::held_at(&state, HeldAt::StepEnd, AllocationSteps::ALL).expect("the end"),
+    );
     assert_eq!(end.own().bytes, 64 << 20);
-    assert!(LiveStacks::held_at(&sample(), HeldAt::Peak).is_none(), "no trace");
+    assert!(
+        LiveStacks::held_at(&sample(), HeldAt::Peak, AllocationSteps::ALL).is_none(),
+        "no trace"
+    );
 }
 
 #[test]
@@ -152,10 +157,11 @@ fn a_failed_request_has_the_memory_of_its_time() {
     let uses = vec![StackUse { stack: 2, bytes: 900, blocks: 3 }];
     let failed = FailedRequest { step: 9, allocated: 1000, uses, ..FailedRequest::default() };
     let state = RankSnapshot { failed_request: Some(failed), ..sample() };
-    let live = LiveStacks::held_at(&state, HeldAt::FailedRequest).expect("a failed request");
+    let live = LiveStacks::held_at(&state, HeldAt::FailedRequest, AllocationSteps::ALL)
+        .expect("a failed request");
     assert_eq!((live.step(), live.unrecorded_bytes()), (10, 100));
     assert_eq!(alone(&live).own(), Held { bytes: 900, count: 3 });
-    assert!(LiveStacks::held_at(&sample(), HeldAt::FailedRequest).is_none());
+    assert!(LiveStacks::held_at(&sample(), HeldAt::FailedRequest, AllocationSteps::ALL).is_none());
 }
 
 #[test]

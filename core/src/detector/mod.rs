@@ -23,7 +23,7 @@ use crate::tape::StepRecord;
 
 pub(crate) use constants::SPREAD_NEWS_DIVISOR;
 pub use forecast::Forecast;
-pub(crate) use levels::still::block_peaks;
+pub(crate) use levels::still::block_peak;
 pub(crate) use levels::trace::{
     StepTrend, has_idle_risen, trace_points_min, trend_of_floors, trend_of_idle, trend_of_peaks,
 };

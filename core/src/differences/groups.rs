@@ -66,9 +66,9 @@ pub struct Level {
 
 impl Level {
     /// How far this level and that of the other group are apart: by their medians, or by their
-    /// highest values where these differ more. One rank of many moves no median, and ends a run;
-    /// one of few that are chosen shall not be hidden. But one of many others that has more does
-    /// not set the few apart: the highest value of the larger group counts between runs alone.
+    /// highest values where these differ more. One rank of many moves no median, and ends a run.
+    /// Among the ranks of one run, the highest value of the larger group does not count: it does
+    /// not set the few apart. Of two groups of equal size both count.
     pub fn apart(&self, other: &Self, of: Groups) -> u64 {
         let medians = self.median.abs_diff(other.median);
         let (few, many) = if self.ranks < other.ranks { (self, other) } else { (other, self) };

@@ -185,7 +185,7 @@ fn time(of: &Incident, context: &Context<'_>) -> Answer {
         }
         (Layer::Spread, _) => answer(
             "Out of memory",
-            "not by this: it does not grow",
+            "not from this imbalance: it does not grow",
             "the distance to the peers stays",
         ),
         (Layer::Retries | Layer::Churn, _) => {
@@ -219,7 +219,7 @@ fn until_full(what: &str, of: &Incident, context: &Context<'_>) -> Answer {
         } else {
             "no forecast for this growth"
         };
-        return answer(what, "when is not known", why);
+        return answer(what, "time not known", why);
     };
     let span = growth.forecast.map_or(String::new(), |span| {
         let [low, high] = about_span(span.p10, span.p90);
@@ -329,7 +329,7 @@ fn kind(of: &Incident, context: &Context<'_>) -> Answer {
         // Its sentence says when it pages.
         Urgency::Notice if of.growth.is_standstill() => "a notice: it does not page yet",
         Urgency::Notice if of.growth.layer.grows() && !of.growth.is_sure => {
-            "a notice: the growth is not certain yet"
+            "a notice: it is not certain yet that the growth goes on"
         }
         Urgency::Notice => "a notice: it does not page",
         Urgency::Ticket => "a ticket: for the next working day",
@@ -428,7 +428,8 @@ fn restart(of: &Incident, context: &Context<'_>) -> Answer {
 fn no_cause(of: &Incident) -> &'static str {
     match of.failure {
         Some(failure) if failure.may_be_sigkill() => {
-            "the cause of its end is not known here: look for the OOM killer in the host's log"
+            "the cause of the end of the rank is not known here: look for the OOM killer in the \
+             host's log"
         }
         Some(Failure { kind: FailureKind::Died(End::OomKilled), .. }) => {
             "what filled the memory of the host is not known"

@@ -44,8 +44,8 @@ impl HeldAt {
         }
     }
 
-    /// The time at which other states are compared. A request fails within a step, where the
-    /// memory of ranks that go on is nearest at their peaks.
+    /// Returns the time at which peers are compared: a rank that goes on has no failed request, and
+    /// its peak is nearest to one.
     pub fn of_others(self) -> Self {
         match self {
             Self::StepEnd => Self::StepEnd,

@@ -10,7 +10,9 @@ use alloc::vec::Vec;
 use crate::diagnosis::evidence::account::primary_device;
 use crate::diagnosis::evidence::past;
 use crate::diagnosis::files::History;
-use crate::snapshot::{Block, Frame, Held, RankSnapshot, StackUse, allocation_step};
+use crate::snapshot::{
+    Block, DeviceSnapshot, Frame, Held, RankSnapshot, StackUse, allocation_step,
+};
 use crate::stacks::allocation_steps::AllocationSteps;
 use crate::stacks::held_at::HeldAt;
 
@@ -55,20 +57,22 @@ impl<'a> LiveStacks<'a> {
     pub fn of_snapshot(of: &'a RankSnapshot, steps: AllocationSteps) -> Self {
         let mut live = Self { step: of.step, ..Self::empty(of, of.devices.len()) };
         for device in &of.devices {
-            live.add_blocks(device.device, &device.blocks, device.allocated, steps);
+            live.add_blocks(device, steps);
         }
         live
     }
 
-    /// Live memory of a rank at this time; `None` where its snapshot does not show it. Of a peak it
-    /// is that of the primary device, and of a failed request that of the device that was asked.
-    pub fn held_at(of: &'a RankSnapshot, at: HeldAt) -> Option<Self> {
+    /// Live memory of a rank at this time; `None` where its snapshot does not show it. At the end of
+    /// the step it is what was allocated in these steps; at a peak all of the primary device, and
+    /// at a failed request all of the device that was asked.
+    pub fn held_at(of: &'a RankSnapshot, at: HeldAt, steps: AllocationSteps) -> Option<Self> {
         match at {
-            HeldAt::StepEnd => Some(Self::of_snapshot(of, AllocationSteps::ALL)),
+            HeldAt::StepEnd => Some(Self::of_snapshot(of, steps)),
             HeldAt::Peak => {
                 let device = primary_device(of)?;
                 let (step, peak) = past::peak(device)?;
                 let mut live = Self { step, ..Self::empty(of, of.devices.len()) };
+                live.unrecorded_bytes = unrecorded_bytes(device);
                 live.add_uses(device.device, &peak.uses);
                 live.add_uses(device.device, &[peak.nameless]);
                 Some(live)
@@ -98,7 +102,7 @@ impl<'a> LiveStacks<'a> {
     pub fn of_history(of: &'a History) -> Self {
         let mut live = Self::empty(&of.rank, of.devices.len());
         for device in of.devices.iter().map(|device| &device.state) {
-            live.add_blocks(device.device, &device.blocks, device.allocated, AllocationSteps::ALL);
+            live.add_blocks(device, AllocationSteps::ALL);
         }
         live
     }
@@ -129,8 +133,8 @@ impl<'a> LiveStacks<'a> {
         self.step
     }
 
-    /// Bytes in no recorded block: the tape was full, or the file lists no blocks; of a failed
-    /// request those of further stacks. The steps of these bytes are not known, so they are not
+    /// Bytes in no recorded block: the tape was full, or the file lists no blocks; at a peak those
+    /// at the end of the step, and at a failed request those of further stacks. The steps of these bytes are not known, so they are not
     /// chosen by steps.
     pub fn unrecorded_bytes(&self) -> u64 {
         self.unrecorded_bytes
@@ -159,18 +163,13 @@ impl<'a> LiveStacks<'a> {
         Self { frames, stacks, has_devices: devices > 1, ..Self::default() }
     }
 
-    fn add_blocks(&mut self, device: u8, blocks: &[Block], allocated: u64, steps: AllocationSteps) {
-        let mut recorded = 0_u64;
-        for block in blocks.iter().filter(|block| !block.pending) {
-            recorded = recorded.saturating_add(block.size);
-            if steps.has(block) {
-                let held = Held { bytes: block.size, count: 1 };
-                let step = AllocationSteps::step_of(block);
-                self.add(device, block.stack, Use::of(held, Some(step)));
-            }
+    fn add_blocks(&mut self, of: &DeviceSnapshot, steps: AllocationSteps) {
+        for block in recorded(of).filter(|block| steps.has(block)) {
+            let held = Held { bytes: block.size, count: 1 };
+            let step = AllocationSteps::step_of(block);
+            self.add(of.device, block.stack, Use::of(held, Some(step)));
         }
-        let unrecorded = allocated.saturating_sub(recorded);
-        self.unrecorded_bytes = self.unrecorded_bytes.saturating_add(unrecorded);
+        self.unrecorded_bytes = self.unrecorded_bytes.saturating_add(unrecorded_bytes(of));
     }
 
     fn add_uses(&mut self, device: u8, uses: &[StackUse]) {
@@ -185,4 +184,14 @@ impl<'a> LiveStacks<'a> {
             self.uses.entry((device, stack)).or_default().add(more);
         }
     }
+}
+
+/// The live blocks of a device, as far as they are recorded.
+fn recorded(of: &DeviceSnapshot) -> impl Iterator<Item = &Block> {
+    of.blocks.iter().filter(|block| !block.pending)
+}
+
+fn unrecorded_bytes(of: &DeviceSnapshot) -> u64 {
+    let known = recorded(of).fold(0_u64, |sum, block| sum.saturating_add(block.size));
+    of.allocated.saturating_sub(known)
 }

@@ -32,6 +32,18 @@ impl End {
         self.into()
     }
 
+    /// The end of the process, in a table. Without an exit status it is not known that a signal
+    /// ended it.
+    pub fn word(self, exit_status: Option<i32>) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Failed => "failed",
+            Self::Killed if exit_status.is_some() => "killed",
+            Self::OomKilled => "OOM killed",
+            Self::Killed | Self::Unknown => "ended",
+        }
+    }
+
     /// The end of the process, as a verb, where its exit status is not known.
     pub fn in_words(self) -> &'static str {
         match self {

@@ -26,13 +26,15 @@ const SPREAD_MOVES_DIVISOR: u64 = 8;
 /// held samples of all ranks arrive at once, one rank after the other.
 const SILENT_CHECKS_MIN: u32 = 10;
 
-/// Returns the highest peak of each block of a trace, as a running job compares them: of the newest
-/// blocks over which a distance to the peers is smoothed. None where the steps are fewer.
-pub(crate) fn block_peaks(peaks: &[u64]) -> Option<Vec<u64>> {
+/// Returns the mean of the highest peaks of the newest blocks of a trace, at most as many as a
+/// running job smooths a distance over. None where the steps fill no block.
+pub(crate) fn block_peak(peaks: &[u64]) -> Option<u64> {
     let steps = usize::try_from(BLOCK_STEPS[SPREAD_SCALE]).ok()?;
-    let older = peaks.len().checked_sub(steps * usize::try_from(SPREAD_BLOCKS).ok()?)?;
-    let newest = peaks.get(older..)?.chunks_exact(steps);
-    Some(newest.filter_map(|block| block.iter().max().copied()).collect())
+    let newest = peaks.rchunks_exact(steps).zip(0..SPREAD_BLOCKS);
+    let highest = newest.filter_map(|(block, _)| block.iter().max().copied());
+    let (sum, blocks) =
+        highest.fold((0_u64, 0), |(sum, blocks), of| (sum.saturating_add(of), blocks + 1));
+    sum.checked_div(blocks)
 }
 
 impl Detector {

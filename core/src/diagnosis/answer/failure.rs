@@ -338,8 +338,8 @@ impl<'a> Failed<'a> {
         if let Some(known) = known.filter(|_| self.request.is_some()) {
             let (of, advice) = (&known.incident, &known.advice);
             let text = match advice.as_str() {
-                "" => format!("mend the growth that {of} reports first"),
-                _ => format!("mend the growth that {of} reports first: {advice}"),
+                "" => format!("first mend the growth of {of}"),
+                _ => format!("first mend the growth of {of}: {advice}"),
             };
             return Remedy::new(Cause::Unknown, text, Some(known.growth.grown_bytes));
         }

@@ -193,7 +193,7 @@ fn a_failed_request_says_why_it_did_not_fit() {
     let line = "the growth of inc-1 (leak) had reached 6 GiB at step 120".to_string();
     assert!(found.evidence.contains(&line), "{found:?}");
     assert_eq!(found.remedy.saves_bytes, Some(6 * GIB), "as its own incident says");
-    let advice = "mend the growth that inc-1 reports first: append(loss.item())";
+    let advice = "first mend the growth of inc-1: append(loss.item())";
     assert_eq!(found.advice, advice);
 }
 

@@ -209,7 +209,7 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
         let grown = bytes(case.growth.grown_bytes);
         evidence.push(match case.context.trace {
             Some(_) => format!("it grew by {grown} {}", case.span()),
-            None => format!("it grew by {grown} since step {}", case.growth.onset_step),
+            None => format!("it grew by about {grown} since step {}", case.growth.onset_step),
         });
     }
     let (Some(line), true) = (top, case.layer.is_in_blocks()) else { return evidence };

@@ -105,7 +105,7 @@ pub struct Fate {
     pub end: Option<(End, i64)>,
     /// Its exit status, or its signal as a negative number, where it is known.
     pub exit_status: Option<i32>,
-    /// Its process on its node, where that is known.
+    /// Its process id, in the pid namespace of its agent; none where it is not known.
     pub pid: Option<u32>,
     /// Steps that it has finished.
     pub step: u64,

@@ -15,7 +15,7 @@ use super::failures;
 use super::survivors::{Survivors, is_of_a_step, survivors};
 use crate::allocator_settings::is_expandable;
 use crate::detector::{
-    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepNeed, StepTrend, block_peaks,
+    Growth, GrowthKey, Layer, SPREAD_NEWS_DIVISOR, Scope, StepNeed, StepTrend, block_peak,
     trace_points_min, trend_of_floors, trend_of_idle, trend_of_peaks,
 };
 use crate::diagnosis::answer::diagnosis::Diagnosis;
@@ -289,20 +289,13 @@ fn idle(all: &[Aligned<'_>]) -> Option<Candidate> {
 /// A level of a rank; none where its file does not tell.
 type LevelOf = fn(&Aligned<'_>) -> Option<u64>;
 
-/// What the steps surely need, and how much that is: by blocks as in a running job where all ranks
-/// have enough whole steps, else by the smallest step. Batches differ, and the largest of few may
-/// come to any rank.
+/// What the steps surely need, and how much it is said to be. The smallest of the whole steps is
+/// sure: batches differ, and the largest of some may come to any rank. The amount is that of blocks
+/// of steps, as in a running job, where the file of each rank has a block.
 fn step_peaks(all: &[Aligned<'_>]) -> [LevelOf; 2] {
-    let lowest: LevelOf = |one| block_peaks(whole_peaks(one))?.into_iter().min();
-    let mean: LevelOf = |one| {
-        let peaks = block_peaks(whole_peaks(one))?;
-        let blocks = u64::try_from(peaks.len()).ok()?;
-        peaks.into_iter().fold(0, u64::saturating_add).checked_div(blocks)
-    };
-    match all.iter().all(|one| lowest(one).is_some()) {
-        true => [lowest, mean],
-        false => [lowest_peak; 2],
-    }
+    let of_blocks: LevelOf = |one| block_peak(whole_peaks(one));
+    let have_blocks = all.iter().all(|one| of_blocks(one).is_some());
+    [lowest_peak, if have_blocks { of_blocks } else { lowest_peak }]
 }
 
 fn lowest_peak(one: &Aligned<'_>) -> Option<u64> {
@@ -319,23 +312,26 @@ fn spread_bytes_min(one: &Aligned<'_>) -> u64 {
 }
 
 /// One rank, or few, whose level (that of the peaks, where `in_peaks`) is much higher than that of
-/// the others; `measure` says how much. With fewer than three ranks it is not known which of them
-/// is the odd one.
-fn uneven(
-    all: &[Aligned<'_>],
-    in_peaks: bool,
-    [level, measure]: [LevelOf; 2],
-) -> Option<Candidate> {
-    let levels_by = |of: LevelOf| all.iter().map(of).collect::<Option<Vec<u64>>>();
-    let levels = levels_by(level)?;
-    let typical = median(levels.clone());
-    // Stages of a pipeline differ by half and half; that is how they were cut.
-    let beyond = |(one, level): (&Aligned<'_>, &u64)| {
-        let beyond = level.saturating_sub(typical);
-        let is_much = beyond >= spread_bytes_min(one) && beyond >= typical / 4;
-        is_much.then_some(beyond)
+/// the others, and so is the level that says how much. With fewer than three ranks it is not known
+/// which of them is the odd one.
+fn uneven(all: &[Aligned<'_>], in_peaks: bool, [level, amount]: [LevelOf; 2]) -> Option<Candidate> {
+    // The levels, the usual one, and how far each is beyond it, where that is much.
+    let beyond = |level: LevelOf| {
+        let levels = all.iter().map(level).collect::<Option<Vec<u64>>>()?;
+        let typical = median(levels.clone());
+        // Stages of a pipeline differ by half and half; that is how they were cut.
+        let excess = |(one, level): (&Aligned<'_>, &u64)| {
+            let beyond = level.saturating_sub(typical);
+            let is_much = beyond >= spread_bytes_min(one) && beyond >= typical / 4;
+            is_much.then_some(beyond)
+        };
+        let excess: Vec<Option<u64>> = all.iter().zip(&levels).map(excess).collect();
+        Some((levels, typical, excess))
     };
-    let excess: Vec<Option<u64>> = all.iter().zip(&levels).map(beyond).collect();
+    let (.., sure) = beyond(level)?;
+    let (levels, typical, excess) = beyond(amount)?;
+    let excess: Vec<Option<u64>> =
+        excess.into_iter().zip(sure).map(|(of, sure)| of.filter(|_| sure.is_some())).collect();
     let ranks: Vec<u32> =
         all.iter().zip(&excess).filter(|(_, of)| of.is_some()).map(|(one, _)| one.rank).collect();
     if all.len() < 3 || ranks.len() * 4 > all.len().max(4) {
@@ -344,12 +340,9 @@ fn uneven(
     let most = excess.iter().flatten().max().copied()?;
     let at = excess.iter().position(|&of| of == Some(most))?;
     let one = all.get(at)?;
-    let measured = levels_by(measure)?;
-    let own = *measured.get(at)?;
-    let peaks = Peaks { own, peers: median(measured) };
-    let more = own.saturating_sub(peaks.peers);
-    let mut candidate = Candidate::standing(all, at, Layer::Spread, more, ranks);
-    candidate.context.peaks = Some(peaks);
+    let mut candidate = Candidate::standing(all, at, Layer::Spread, most, ranks);
+    let own = *levels.get(at)?;
+    candidate.context.peaks = Some(Peaks { own, peers: typical });
     candidate.context.in_peaks = Some(in_peaks);
     candidate.context.level = line_beyond(all, one);
     let trace = candidate.context.trace.get_or_insert_default();

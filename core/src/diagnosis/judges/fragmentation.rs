@@ -143,8 +143,8 @@ fn remedy(case: &Case<'_>) -> Remedy {
     }
     let mut steps: Vec<String> = Vec::new();
     if shape.is_none() {
-        let text = "first see where it lies, with memtape run --detail: these settings do not help \
-                    against private pools of CUDA graphs";
+        let text = "first record with `memtape run --detail`: without it, private pools of CUDA \
+                    graphs look the same, and these settings do not help them";
         steps.push(text.into());
     }
     if !is_expandable {
@@ -160,7 +160,7 @@ fn remedy(case: &Case<'_>) -> Remedy {
         steps.push("run the largest batch first, and pad to a few lengths".into());
     }
     if is_expandable {
-        steps.push("the free blocks are small: expandable_segments is on already".into());
+        steps.push("expandable_segments is on already, so the free blocks are small".into());
     }
     if let Some(holder) = shape.and_then(|shape| shape.holder.as_ref()) {
         let here = location(&holder.frame);
@@ -174,7 +174,7 @@ fn remedy(case: &Case<'_>) -> Remedy {
 fn sentences(of: &[String]) -> String {
     let mut text = String::new();
     for sentence in of {
-        let (first, rest) = sentence.split_at_checked(1).unwrap_or_default();
+        let (first, rest) = sentence.split_at_checked(1).unwrap_or(("", sentence));
         match text.as_str() {
             "" => text += first,
             _ => text += &format!(". {}", first.to_ascii_uppercase()),

@@ -141,21 +141,24 @@ fn without_a_forecast_the_time_says_why() {
     let check = |of: &Incident, context: &Context<'_>, expected: [&str; 3]| {
         check(&of.answers(context).time, expected);
     };
-    let full = |why| ["Out of memory", "when is not known", why];
+    let full = |why| ["Out of memory", "time not known", why];
     let none = of_layer(Layer::Allocated);
     check(&none, &ALIVE, full("no forecast for this growth"));
     let unsized_rank = Some(RankContext { is_sized: false, ..RANK });
     let unsized_rank = Context { rank: unsized_rank, ..ALIVE };
     check(&none, &unsized_rank, full("the size of the device is not known"));
-    let host = ["Out of host memory", "when is not known", "no forecast for this growth"];
+    let host = ["Out of host memory", "time not known", "no forecast for this growth"];
     check(&of_layer(Layer::Pinned), &unsized_rank, host);
     let mut pauses = none.clone();
     pauses.growth.paused_since_step = Some(15);
     check(&pauses, &ALIVE, full("the growth pauses"));
     check(&none, &ENDED, ["How long", "the rank has ended", "after step 812"]);
     check(&closed(none), &ENDED, ["How long", "over", "judged until step 20"]);
-    let stays =
-        ["Out of memory", "not by this: it does not grow", "the distance to the peers stays"];
+    let stays = [
+        "Out of memory",
+        "not from this imbalance: it does not grow",
+        "the distance to the peers stays",
+    ];
     check(&of_layer(Layer::Spread), &ALIVE, stays);
     let recurs = ["How long", "nothing grows", "it recurs from step to step"];
     check(&of_layer(Layer::Retries), &ALIVE, recurs);
@@ -252,7 +255,8 @@ fn the_kind_says_how_sure_it_is_and_how_urgent() {
     kind(&notice, &ALIVE, "no diagnosis yet", why);
     let mut early = notice;
     early.growth.is_sure = false;
-    let why = "the capture does not explain it; a notice: the growth is not certain yet";
+    let why = "the capture does not explain it; a notice: it is not certain yet that the growth \
+               goes on";
     kind(&early, &ALIVE, "no diagnosis yet", why);
     let mut stands = Incident { urgency: Urgency::Notice, ..of_layer(Layer::Progress) };
     stands.growth.scope = Scope::AllRanks;
@@ -361,7 +365,7 @@ fn a_failure_without_a_cause_says_where_to_look() {
         of.diagnosis.as_mut().expect("known").restart = Restart::default();
         check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", why]);
     };
-    let kill = "the cause of its end is not known here: look for the OOM killer in the host's log";
+    let kill = "the cause of the end of the rank is not known here: look for the OOM killer in the host's log";
     check(FailureKind::Died(End::Killed), None, kill);
     check(FailureKind::Died(End::Killed), Some(-9), kill);
     let output = "the cause is not known: look at the output of the rank";
