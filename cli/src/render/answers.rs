@@ -24,7 +24,7 @@ use crate::render::ranks::count_of_trouble;
 use crate::render::sections::{section, table_section};
 use crate::render::table::{Cell, Table};
 use crate::render::threads;
-use crate::render::units::{bytes, counted, duration, frame, grown};
+use crate::render::units::{bytes, counted, duration, frame, grown, two_digits};
 
 /// The jobs, and how long ago each began.
 pub(crate) fn jobs(of: &Jobs, now_ns: i64) -> String {
@@ -320,6 +320,8 @@ pub(crate) fn manifest(capture: &Capture) -> String {
         let dead = part.dead && part.outcome != Outcome::Dead;
         format!("{}{}", part.outcome.as_str(), if dead { " (dead)" } else { "" })
     };
+    let microseconds =
+        |part: &Part| (part.wall_error_ns > 0).then(|| two_digits(part.wall_error_ns as f64 / 1e3));
     text.push_str(
         &Table::of(&capture.parts)
             .column(">rank", |part| part.rank)
@@ -327,7 +329,7 @@ pub(crate) fn manifest(capture: &Capture) -> String {
             .column("outcome", outcome)
             .column(">step", |part| part.step)
             .column("ended (UTC)", |part| utc(part.wall_ns))
-            .column(">± ms", |part| format!("{:.3}", part.wall_error_ns as f64 / 1e6))
+            .column_if_any(">± µs", microseconds)
             .column(">stored", |part| bytes(part.bytes))
             .column("detail", |part| part.detail.clone())
             .text(),

@@ -12,7 +12,7 @@ use crate::render::units::{bytes, frame, plural, signed_bytes};
 /// The amounts of the rank, and a table of its lines.
 pub(crate) fn text(of: &Kept) -> String {
     let mut text = format!(
-        "rank {} of {} {}: {} in {}{}\n",
+        "rank {} of {} {}: {} of GPU memory in {}{}\n",
         of.rank,
         clean(&of.job),
         time(of),
@@ -26,7 +26,11 @@ pub(crate) fn text(of: &Kept) -> String {
             Some(capture) => format!("in {}", clean(capture)),
             None => format!("median of {}", plural(of.peers.len() as u64, "peer")),
         };
-        let at = if of.at == HeldAt::StepEnd { "" } else { ", at the peak of each" };
+        let at = match (of.at == HeldAt::StepEnd, &of.baseline) {
+            (true, _) => "",
+            (false, Some(_)) => ", at its peak there",
+            (false, None) => ", each at its peak",
+        };
         let _ = writeln!(text, "{others}{at}: {}", bytes(peer_bytes));
     }
     for missing in &of.missing_peers {
@@ -58,7 +62,7 @@ pub(crate) fn text(of: &Kept) -> String {
 fn time(of: &Kept) -> String {
     match of.at.known().unwrap_or_default() {
         HeldAt::StepEnd => format!("at the end of step {}", of.step),
-        HeldAt::Peak => format!("at its peak, in step {}", of.step),
+        HeldAt::Peak => format!("at the peak, in step {}", of.step),
         HeldAt::FailedRequest => format!("when a request failed, in step {}", of.step),
     }
 }
@@ -155,7 +159,7 @@ mod tests {
             unrecorded_bytes: 512,
             ..Kept::default()
         };
-        let expected = "rank 2 of train@0 at the end of step 80: 64 MiB in 4 live blocks, \
+        let expected = "rank 2 of train@0 at the end of step 80: 64 MiB of GPU memory in 4 live blocks, \
                         allocated in steps 9 to 80\nmedian of 3 peers: 1 MiB\n\
                         rank 4 is not compared: it is dead\n";
         let shown = text(&kept);
@@ -183,7 +187,7 @@ mod tests {
         assert!(then.starts_with(expected), "{then}");
         let expected = "96 MiB asked for at /app/train.py:36 did not fit: the allocator held \
                         4 GiB, 3 GiB of it in tensors, 5 MiB of the device free\n\
-                        median of 3 peers, at the peak of each: 1 MiB\n";
+                        median of 3 peers, each at its peak: 1 MiB\n";
         assert!(then.contains(expected), "{then}");
         (kept.at, kept.failed) = (HeldAt::StepEnd.into(), None);
         (kept.from, kept.to, kept.peer_bytes) = (None, None, None);

@@ -65,7 +65,11 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
 /// Table of states and memory of ranks.
 pub(crate) fn table<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Table<'a, Rank> {
     let sum = |rank: &Rank, of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
-    let end = |rank: &Rank| rank.end.as_ref().map_or("?", Named::as_str).to_string();
+    // An older coordinator has no word.
+    let end = |rank: &Rank| match rank.ended.as_str() {
+        "" => rank.end.as_ref().map_or("?", Named::as_str).to_string(),
+        word => word.to_string(),
+    };
     Table::of(ranks)
         .column(">rank", |rank| rank.rank)
         .column("state", |rank| Cell::new(rank.state.as_str(), palette::of_rank(&rank.state)))

@@ -10,6 +10,18 @@ pub(crate) use crate::render::table::table;
 /// Digits of bytes, as [`bytes`] rounds them.
 const BYTES_DIGITS: usize = 3;
 
+/// A positive number with two digits that say something: `0.31`, `4.2`, `12`, `340`.
+pub(crate) fn two_digits(value: f64) -> String {
+    let places = 1 - value.log10().floor() as i32;
+    match usize::try_from(places) {
+        Ok(places) => format!("{value:.places$}"),
+        Err(_) => {
+            let unit = 10_f64.powi(-places);
+            format!("{:.0}", (value / unit).round() * unit)
+        }
+    }
+}
+
 /// A growth, which is never negative.
 pub(crate) fn grown(count: u64) -> String {
     signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
@@ -53,6 +65,12 @@ pub(crate) fn counted(clock: &Named<Clock>, number: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_and_large_numbers_have_two_digits() {
+        let shown = [0.3123, 1.0, 4.25, 12.4, 999.0, 34_160.0].map(two_digits);
+        assert_eq!(shown, ["0.31", "1.0", "4.2", "12", "1000", "34000"]);
+    }
 
     #[test]
     fn columns_have_equal_digits() {

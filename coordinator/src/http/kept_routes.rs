@@ -18,7 +18,7 @@ use crate::http::request::{Answer, IdPath, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::visible::Visible;
-use crate::work::kept::{self, At, NotKept, Wanted};
+use crate::work::kept::{self, NotKept, Wanted};
 
 /// Memory of an answer: its table of stacks, the answer as a value, and as JSON.
 const KEPT_BYTES: u64 = 3 * STACKS_COMPARED_BYTES_MAX;
@@ -81,16 +81,13 @@ fn later(of: &Kept, to: u64, last_step: u64) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, line)
 }
 
-/// The time of a query.
-fn at_of(view: &Visible<'_>, id: &str, query: &KeptQuery) -> At {
-    if let Some(at) = query.at {
-        return At::Only(at);
-    }
+/// The time that explains the newest incident of the rank that uses the capture.
+fn explaining(view: &Visible<'_>, id: &str, query: &KeptQuery) -> HeldAt {
     let is_whole = query.from.or(query.to).is_none();
     let uses_it = |of: &&Incident| of.capture_id.as_deref() == Some(id);
     let mut of_capture = view.incidents().rev().map(Tracked::incident).filter(uses_it);
     let explained = of_capture.find(|of| of.growth.rank == query.rank).filter(|_| is_whole);
-    At::Rather(explained.map_or(HeldAt::StepEnd, |of| HeldAt::of(of.class())))
+    explained.map_or(HeldAt::StepEnd, |of| HeldAt::of(of.class()))
 }
 
 /// The problem that a capture does not show this time of a rank, or of the rank in its baseline.
@@ -140,6 +137,10 @@ fn wanted(
         peers_left_out: u32::try_from(peers_left_out).unwrap_or(u32::MAX),
         ..Kept::default()
     };
+    let (at, or_step_end) = match query.at {
+        Some(at) => (at, false),
+        None => (explaining(view, id, query), true),
+    };
     let peers = nearest.into_iter().map(peer).collect();
-    Ok((known, Wanted { hash, at: at_of(view, id, query), steps, baseline, peers }))
+    Ok((known, Wanted { hash, at, or_step_end, steps, baseline, peers }))
 }

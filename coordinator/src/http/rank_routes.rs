@@ -157,6 +157,7 @@ fn rank(
         clock: rank.clock().into(),
         step_wall_ns: rank.step_wall_ns,
         end: record.end.map(Into::into),
+        ended: record.end.map_or("", |end| end.word(record.exit_status)).to_string(),
         end_detail: record.end_detail.clone(),
         devices: rank.totals.iter().map(|totals| device(view, rank, totals)).collect(),
         rss_bytes: rank.rss_bytes,

@@ -18,22 +18,15 @@ use crate::work::decoding::{NotRead, Snapshots};
 /// A rank's snapshot and those of its peers.
 pub(crate) struct Wanted {
     pub(crate) hash: blake3::Hash,
-    pub(crate) at: At,
+    pub(crate) at: HeldAt,
+    /// Where a snapshot does not show `at`, the end of the step is shown.
+    pub(crate) or_step_end: bool,
     /// Steps in which the memory was allocated; all of them except at the end of the step.
     pub(crate) steps: AllocationSteps,
     /// The rank's snapshot in another capture, which it is compared with in place of peers.
     pub(crate) baseline: Option<blake3::Hash>,
     /// Each peer, and why it has no snapshot.
     pub(crate) peers: Vec<(u32, Result<blake3::Hash, String>)>,
-}
-
-/// The time that is wanted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum At {
-    /// This one.
-    Only(HeldAt),
-    /// This one where the snapshot shows it, else the end of the step.
-    Rather(HeldAt),
 }
 
 /// Why there is no answer.
@@ -51,11 +44,10 @@ pub(crate) enum NotKept {
 
 /// The rank's own stacks, and what its peers must have in common with it.
 struct Own {
-    at: HeldAt,
     /// The step of the snapshot.
     step: u64,
     role: String,
-    /// The step that the memory is of, and the failed request.
+    /// The time and the step that the memory is of, and the failed request.
     known: Kept,
     compared: ComparedStacks,
 }
@@ -67,21 +59,30 @@ struct Own {
 /// A snapshot of the rank cannot be read or does not show this time, or the steps end after the
 /// first one.
 pub(crate) async fn compare(stored: &Snapshots, wanted: Wanted) -> Result<Kept, NotKept> {
-    let Wanted { hash, at, steps, baseline, peers: wanted } = wanted;
-    let (At::Only(first) | At::Rather(first)) = at;
-    let own = stored.read(hash, bounds(stored, first), move |of, _| own(&of, at, steps)).await?;
-    let Own { at, step, role, known, compared } = own?;
+    match compare_at(stored, &wanted, wanted.at).await {
+        Err(NotKept::NotShown { .. }) if wanted.or_step_end => {
+            compare_at(stored, &wanted, HeldAt::StepEnd).await
+        }
+        compared => compared,
+    }
+}
+
+async fn compare_at(stored: &Snapshots, wanted: &Wanted, at: HeldAt) -> Result<Kept, NotKept> {
+    let Wanted { hash, steps, baseline, peers: wanted, .. } = wanted;
+    let steps = *steps;
+    let own = stored.read(*hash, bounds(stored, at), move |of, _| own(&of, at, steps)).await?;
+    let Own { step, role, known, compared } = own?;
     let (compared, role) = (Arc::new(Mutex::new(compared)), Arc::new(role));
     let at = at.of_others();
     let bounds = bounds(stored, at);
     let add_other = move |table: &Mutex<ComparedStacks>, of: &RankSnapshot| {
-        let live = live(of, at, steps)?;
+        let live = LiveStacks::held_at(of, at, steps).ok_or(NotKept::NotShown { at })?;
         table.lock().unwrap_or_else(PoisonError::into_inner).add_other(&live);
         Ok::<_, NotKept>(())
     };
     if let Some(hash) = baseline {
         let table = compared.clone();
-        stored.read(hash, bounds, move |of, _| add_other(&table, &of)).await??;
+        stored.read(*hash, bounds, move |of, _| add_other(&table, &of)).await??;
     }
     let (mut peers, mut missing_peers) = (Vec::new(), Vec::new());
     for (rank, hash) in wanted {
@@ -92,13 +93,13 @@ pub(crate) async fn compare(stored: &Snapshots, wanted: Wanted) -> Result<Kept, 
         };
         let added = match hash {
             Ok(hash) => {
-                stored.read(hash, bounds, add).await.unwrap_or_else(|why| Err(why.to_string()))
+                stored.read(*hash, bounds, add).await.unwrap_or_else(|why| Err(why.to_string()))
             }
-            Err(why) => Err(why),
+            Err(why) => Err(why.clone()),
         };
         match added {
-            Ok(()) => peers.push(rank),
-            Err(why) => missing_peers.push(MissingPeer { rank, why }),
+            Ok(()) => peers.push(*rank),
+            Err(why) => missing_peers.push(MissingPeer { rank: *rank, why }),
         }
     }
     peers.sort_unstable();
@@ -117,33 +118,17 @@ fn bounds(stored: &Snapshots, at: HeldAt) -> Bounds {
     }
 }
 
-fn live(of: &RankSnapshot, at: HeldAt, steps: AllocationSteps) -> Result<LiveStacks<'_>, NotKept> {
-    match at {
-        HeldAt::StepEnd => Ok(LiveStacks::of_snapshot(of, steps)),
-        HeldAt::Peak | HeldAt::FailedRequest => {
-            LiveStacks::held_at(of, at).ok_or(NotKept::NotShown { at })
-        }
-    }
-}
-
-fn own(of: &RankSnapshot, at: At, steps: AllocationSteps) -> Result<Own, NotKept> {
+fn own(of: &RankSnapshot, at: HeldAt, steps: AllocationSteps) -> Result<Own, NotKept> {
     let last_step = AllocationSteps::last_of(of);
     if steps.end_after(last_step) {
         return Err(NotKept::Later { last_step });
     }
-    let (at, live) = match at {
-        At::Only(at) => (at, live(of, at, steps)?),
-        At::Rather(at) => match live(of, at, steps) {
-            Ok(live) => (at, live),
-            Err(_) => (HeldAt::StepEnd, live(of, HeldAt::StepEnd, steps)?),
-        },
-    };
-    let (step, failed) = (live.step(), FailedMemory::of(of));
+    let live = LiveStacks::held_at(of, at, steps).ok_or(NotKept::NotShown { at })?;
+    let (shown, failed) = (live.step(), FailedMemory::of(of));
     Ok(Own {
-        at,
         step: of.step,
         role: of.identity.role.clone(),
-        known: Kept { at: at.into(), step, failed, ..Kept::default() },
+        known: Kept { at: at.into(), step: shown, failed, ..Kept::default() },
         compared: ComparedStacks::of(&live, STACKS_COMPARED_BYTES_MAX),
     })
 }

@@ -41,6 +41,7 @@ async fn a_dead_rank_is_captured_with_the_others() {
     let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
     let rank = &answer["ranks"][3];
     assert_eq!((&rank["end"], &rank["alive"]), (&json!("oom_killed"), &json!(false)));
+    assert_eq!(rank["ended"], "OOM killed");
     assert_eq!(rank["state"], "failed");
     let diagnosed = |answer: &Value| answer["incidents"][0]["class"] == "died";
     let incidents = running.wait("/api/v1/incidents", diagnosed).await;

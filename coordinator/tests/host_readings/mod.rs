@@ -166,7 +166,7 @@ async fn check_accounts(running: &Running) {
         assert_eq!(columns["highest"], columns["lowest"]);
         assert_eq!(columns["limit_bytes"], limit_mib * MIB, "{account}");
         assert_eq!((&columns["name"], &columns["source"]), (&json!(account), &json!("readings")));
-        assert_eq!((&columns["known_from_step"], &columns["unknown"]), (&json!(0), &Value::Null));
+        assert_eq!((&columns["known_from_step"], &columns["unknown"]), (&json!(6), &Value::Null));
 
         let (_, area) =
             running.get(&format!("/api/v1/jobs/held/area?account={account}&columns=1024")).await;

@@ -6,10 +6,13 @@ use std::time::Duration;
 use memtape_coordinator::Config;
 use memtape_proto::api::Kept;
 use memtape_proto::v1;
+use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 
 use crate::JOB;
-use crate::fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, MIB, Running, config, start, training};
+use crate::fake::{
+    Agent, Job, LEAK_BEGINS, LEAK_LINE, MIB, Running, config, start, training, wall_ns,
+};
 
 /// The step at whose end the ranks are captured.
 const STEP: u64 = LEAK_BEGINS + 10;
@@ -136,6 +139,37 @@ async fn memory_of_one_step_is_shown_at_the_peak_and_at_a_failed_request() {
         let (answered, answer) = running.get(&format!("{path}/kept?{query}")).await;
         let line = answer["error"].as_str().unwrap();
         assert!(answered == status && line.contains(words), "{query}: {answered} {line}");
+    }
+    running.stop().await;
+}
+
+/// Without a choice: the other ranks of the capture are shown at the end of its step.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rank_of_a_failed_request_is_shown_at_that_request() {
+    let job = Job { has_events: true, ..JOB };
+    let (_dir, running, mut agent) = training(&job).await;
+    agent.train(&job, 1..=40).await;
+    let ended = v1::RankDown {
+        tape_id: job.tape(2),
+        end: v1::RankEnd::Exited.into(),
+        wall_ns: wall_ns(),
+        step: 40,
+        exit_status: Some(1),
+        ..v1::RankDown::default()
+    };
+    agent.say(FromAgent::RankDown(ended)).await;
+    let request = agent.asked().await;
+    agent.serve(&job, &request).await;
+    let is_of_memory = |answer: &Value| answer["incidents"][0]["class"] == "out_of_memory";
+    running.wait("/api/v1/incidents", is_of_memory).await;
+    let path = format!("/api/v1/captures/{}", request.capture_id);
+    for (query, at) in [
+        ("rank=2", "failed_request"),
+        ("rank=2&at=step_end", "step_end"),
+        ("rank=2&from=1", "step_end"),
+        ("rank=0", "step_end"),
+    ] {
+        assert_eq!(kept(&running, &path, query).await.at.as_str(), at, "{query}");
     }
     running.stop().await;
 }

@@ -87,8 +87,8 @@ const INCIDENTS = [
     steps_to_oom: null,
     answers: answers({
       rank: said('Which rank', 'rank 6', 'device 0, node-b'),
-      time: said('Out of memory', 'when is not known', 'no forecast for this growth'),
-      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
+      time: said('Out of memory', 'time not known', 'no forecast for this growth'),
+      kind: said('Leak or just big', '98 % sure: a leak', 'memory is kept that should be freed; a notice: it is not certain yet that the growth goes on'),
     }),
     reported_in: 'inc-silenced',
     thread: thread({ may_change: false }),
@@ -98,7 +98,7 @@ const INCIDENTS = [
     confidence: 0.61,
     answers: answers({
       time: said('How long', 'the rank has ended', 'after step 800'),
-      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: the growth is not certain yet'),
+      kind: said('Leak or just big', '61 % sure: a leak', 'memory is kept that should be freed; a notice: it is not certain yet that the growth goes on'),
       remedy: said('Try first', 'keep numbers, not tensors: append loss.item() instead of loss', 'a guess: the cause is not proven'),
     }),
     remedy: { cause: 'tensors_kept', is_guess: true, saves_bytes: null },

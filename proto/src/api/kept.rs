@@ -49,7 +49,8 @@ pub struct Kept {
     pub attempt: u32,
     /// The rank.
     pub rank: u32,
-    /// When the memory is alive.
+    /// When the memory is alive: at a peak that of the primary device alone, and at a failed request
+    /// that of the device that was asked.
     pub at: Named<HeldAt>,
     /// The step at whose end the memory is alive; of a rank whose snapshot is within a step, the
     /// step before it. Of a peak and of a failed request the step that has it.
@@ -67,8 +68,8 @@ pub struct Kept {
     pub blocks: u64,
     /// Live bytes of the rank in no recorded block, because its tape was full. Their steps are not
     /// known: they are in no other number here. Without a range they and `bytes` are all that the
-    /// allocator has handed out. At a failed request, the bytes of stacks that hold little or are
-    /// not known.
+    /// allocator has handed out. At a peak, such bytes at the end of the step; at a failed request,
+    /// the bytes of stacks that hold little or are not known.
     pub unrecorded_bytes: u64,
     /// The request of the rank that failed for good after the end of the step of the capture; null
     /// where none did.

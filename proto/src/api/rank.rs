@@ -91,6 +91,9 @@ pub struct Rank {
     pub step_wall_ns: i64,
     /// How its process ended; null while it lives.
     pub end: Option<Named<End>>,
+    /// The same as a word that claims no more than is known: without an exit status a process that
+    /// seems `killed` is `ended`. Empty while it lives.
+    pub ended: String,
     /// More about the end.
     pub end_detail: String,
     /// Its devices.
