@@ -159,8 +159,8 @@ mod tests {
             unrecorded_bytes: 512,
             ..Kept::default()
         };
-        let expected = "rank 2 of train@0 at the end of step 80: 64 MiB of GPU memory in 4 live blocks, \
-                        allocated in steps 9 to 80\nmedian of 3 peers: 1 MiB\n\
+        let expected = "rank 2 of train@0 at the end of step 80: 64 MiB of GPU memory in 4 live \
+                        blocks, allocated in steps 9 to 80\nmedian of 3 peers: 1 MiB\n\
                         rank 4 is not compared: it is dead\n";
         let shown = text(&kept);
         assert!(shown.starts_with(expected), "{shown}");

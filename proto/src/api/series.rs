@@ -80,7 +80,7 @@ pub struct Area {
     pub steps_per_column: u64,
     /// For each column the lower median over all ranks that were asked for. The value of a rank is
     /// the lowest of the account `allocated`, of every other one the highest, in the steps of the
-    /// column.
+    /// column; in the last column, of a rank without a value there that of the column before.
     pub medians: Vec<Option<u32>>,
     /// Neighbouring ranks, in order.
     pub rows: Vec<AreaRow>,

@@ -125,7 +125,11 @@ impl Grid {
         let medians: Vec<Option<u64>> = (low..=high)
             .map(|column| {
                 of_ranks.clear();
-                of_ranks.extend((0..ranks.len()).filter_map(|rank| self.value(rank, column)));
+                // Ranks whose report of the newest steps is still to come stand where they were.
+                let before = column.checked_sub(1).filter(|&of| column == high && of >= low);
+                let value =
+                    |rank: usize| self.value(rank, column).or_else(|| self.value(rank, before?));
+                of_ranks.extend((0..ranks.len()).filter_map(value));
                 lower_median(&mut of_ranks)
             })
             .collect();

@@ -48,6 +48,11 @@ fn check_cells(area: &Area, expected: &Plain, ranks_per_row: usize) -> Result<()
             expected.range((column, ranks.start)..(column, ranks.end)).map(|(_, value)| *value)
         };
         let mut all: Vec<u64> = of(0..usize::MAX).collect();
+        if index > 0 && index + 1 == area.medians.len() {
+            let before = expected.range((column - 1, 0)..(column, 0));
+            let late = before.filter(|((_, rank), _)| !expected.contains_key(&(column, *rank)));
+            all.extend(late.map(|(_, value)| *value));
+        }
         all.sort_unstable();
         let middle = all.len().saturating_sub(1) / 2;
         prop_assert_eq!(*median, all.get(middle).copied().map(shown), "column {}", column);
@@ -162,6 +167,17 @@ fn nothing_known_is_null_and_never_0() {
     assert_eq!((area.first_step, area.steps_per_column, area.scale), (5, 1, 1));
     let extremes = area.rows.iter().map(|row| row.extreme_rank);
     assert_eq!(extremes.collect::<Vec<_>>(), [None, Some(1), None, Some(3)]);
+}
+
+#[test]
+fn the_newest_column_has_the_median_of_all_ranks_that_report() {
+    let mut made = picture(Account::Peak, 4, 8, 0..=u64::MAX);
+    for (rank, step, value) in [(0, 5, 3), (1, 5, 3), (2, 5, 9), (2, 6, 12)] {
+        made.add(rank, Value { first_step: step, last_step: step, value });
+    }
+    let area = known(4).area(Account::Peak, &made, Shape { ranks_per_row: 1, columns: 8 });
+    let medians = area.medians.iter().flatten().map(|of| area.base + u64::from(*of) * area.scale);
+    assert_eq!(medians.collect::<Vec<_>>(), [3, 3], "rank 2 is the first to report step 6");
 }
 
 #[test]
