@@ -129,6 +129,7 @@ function MemoryOf({ capture, first, unit }: MemoryOf) {
   const choose = (event: Event) =>
     look({
       rank: (event.currentTarget as HTMLSelectElement).value,
+      held: null,
       device: null,
       segment: null,
       block: null,
