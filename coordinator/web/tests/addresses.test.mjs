@@ -92,10 +92,14 @@ describe('addresses', { skip: noBrowser }, () => {
     };
     const ofJob = () => page.getByRole('main').getByRole('link', { name: 'train-7b', exact: true });
     try {
-      for (const [view, rank] of [[INCIDENT, 'rank 2'], ['#/job/train-7b', '3']]) {
+      for (const [view, rank, values] of [
+        [INCIDENT, 'rank 2', 'attempt=1&rank=2&account=allocated'],
+        ['#/incident/inc-death', 'rank 2', 'attempt=0&rank=2'],
+        ['#/job/train-7b', '3', 'attempt=1&rank=3'],
+      ]) {
         await to(view);
         const link = page.getByRole('main').getByRole('link', { name: rank, exact: true }).first();
-        assert.match(await link.getAttribute('href'), /^#\/job\/train-7b\?attempt=1&rank=\d(&account=allocated)?$/);
+        assert.match(await link.getAttribute('href'), new RegExp(`^#/job/[^?]+\\?${values}$`), view);
       }
       await to(INCIDENT);
       assert.equal(await ofJob().getAttribute('href'), '#/job/train-7b?attempt=1');
