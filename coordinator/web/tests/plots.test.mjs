@@ -120,6 +120,32 @@ describe('the memory chart', { skip: noBrowser }, () => {
     assert.match(await legend(), /after this chart: full about 7,000 steps after step 800/);
   });
 
+  test('a chart whose memory is full says so in place of 0 steps', async () => {
+    // What is drawn on a canvas is no text of the page.
+    await page.addInitScript(() => {
+      window.drawn = [];
+      const { fillText } = CanvasRenderingContext2D.prototype;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        window.drawn.push(text);
+        fillText.call(this, text, ...at);
+      };
+    });
+    const marks = () => page.evaluate(() => window.drawn.filter(text => text.startsWith('●')));
+    await to(INCIDENT);
+    assert.equal((await marks()).at(-1), '● full about 1,000 steps after step 800');
+    made.change = (path, found) =>
+      path.startsWith('incidents/')
+        ? { ...found, steps_to_oom_p10: 0, steps_to_oom: 0, steps_to_oom_p90: 3 }
+        : found;
+    try {
+      await page.reload();
+      await settle(page);
+    } finally {
+      made.change = (_, found) => found;
+    }
+    assert.deepEqual([...new Set(await marks())], ['● memory is full']);
+  });
+
   test('a click chooses nothing, and takes no range away', async () => {
     await to(`${INCIDENT}?steps=120-149`);
     await plot().click({ position: { x: 400, y: 100 } });
