@@ -226,19 +226,38 @@ describe('the baseline', { skip: noBrowser }, () => {
     await page.getByText('alive at the end of step 149').waitFor();
   });
 
-  test('a baseline within a fault that was found later says so', async () => {
-    const later = page.getByText('No healthy state of rank');
+  test('a baseline within faults that were found later names them', async () => {
+    const later = page.getByText('This baseline is not a healthy state');
     await to('#/capture/cap-train-7b');
     await page.getByText('alive at the end of step 149').waitFor();
     assert.equal(await later.count(), 0);
-    made.change = (path, found) =>
-      path === 'captures/cap-train-7b' ? { ...found, trigger: 'baseline' } : found;
-    try {
-      await page.reload();
-      await later.waitFor();
-      assert.match(await later.innerText(), /inc-\S+ was found later, and had begun at step \d+\./);
-    } finally {
-      made.change = (_, found) => found;
+    const listed = count => ({ incidents }) => {
+      const [first] = incidents;
+      const within = { onset_step: 113, last_step: 800, attempt: 0 };
+      const turns = { ...first, ...within, id: 'inc-turns', rank: 4, clock: 'turns' };
+      const others = Array.from({ length: count - 1 }, (_, i) => ({ ...first, ...within, id: `inc-${i}` }));
+      return { incidents: [turns, ...others, { ...first, id: 'inc-before', last_step: 148 }] };
+    };
+    const sentence = (id, rank, unit) =>
+      `This baseline is not a healthy state of rank ${rank}: ${id}, found later, began at ${unit} 113.`;
+    const three = ['inc-0', 'inc-1', 'inc-2'].map(id => sentence(id, 2, 'step'));
+    for (const [count, expected] of [
+      [1, [sentence('inc-turns', 4, 'turn')]],
+      [6, [sentence('inc-turns', 4, 'turn'), ...three, 'And 2 more incidents.']],
+    ]) {
+      made.change = (path, found) =>
+        path === 'captures/cap-train-7b'
+          ? { ...found, trigger: 'baseline' }
+          : path === 'incidents'
+            ? listed(count)(found)
+            : found;
+      try {
+        await page.reload();
+        await later.waitFor();
+        assert.equal((await later.innerText()).trim(), expected.join(' '));
+      } finally {
+        made.change = (_, found) => found;
+      }
     }
   });
 
