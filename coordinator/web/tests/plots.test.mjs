@@ -414,6 +414,18 @@ describe('the heat map', { skip: noBrowser }, () => {
     await to('#/job/train-7b?account=workers');
     await page.getByText('the ranks have no worker processes').first().waitFor();
   });
+
+  test('readings that a restart of the coordinator has lost are named', async () => {
+    made.change = (path, found) =>
+      path.endsWith('/area') ? { ...found, source: 'readings', known_from_step: 1280 } : found;
+    try {
+      await to('#/job/train-7b?account=host');
+    } finally {
+      made.change = (_, found) => found;
+    }
+    const note = 'no reading of this account before step 1,280: the coordinator keeps readings in ';
+    await page.getByText(`${note}memory, and loses them when it restarts`).waitFor();
+  });
 });
 
 describe('the map of segments', { skip: noBrowser }, () => {

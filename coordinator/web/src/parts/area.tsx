@@ -143,8 +143,8 @@ function Zoom({ unit }: { unit: string }) {
 function Notes({ of, unit }: { of: Area; unit: string }) {
   const notes = [
     of.known_from_step !== null && of.source === 'readings'
-      ? `its readings are known from ${unit} ${whole(of.known_from_step)} on: the coordinator ` +
-        'has them in memory, since its own start at the earliest'
+      ? `no reading of this account before ${unit} ${whole(of.known_from_step)}: the coordinator ` +
+        'keeps readings in memory, and loses them when it restarts'
       : '',
     of.is_cut ? `the oldest ${unit}s are left out: there are more than one answer reads` : '',
     of.steps_left_out ? `${whole(of.steps_left_out)} records of ${unit}s are not kept` : '',
