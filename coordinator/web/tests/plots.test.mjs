@@ -326,6 +326,7 @@ describe('the heat map', { skip: noBrowser }, () => {
       }
     } finally {
       made.change = (_, found) => found;
+      await page.emulateMedia({ colorScheme: null });
     }
     const legend = page.locator('figure', { has: map() }).locator('figcaption');
     const colourOf = of => of.evaluate(node => getComputedStyle(node).color);
