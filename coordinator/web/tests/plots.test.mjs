@@ -252,7 +252,7 @@ describe('the map of segments', { skip: noBrowser }, () => {
     await pinned().getByText(/mse_loss/).waitFor();
     await pinned().getByRole('button', { name: 'Show its segment alone' }).click();
     await page.waitForFunction(() => /segment=0x/.test(location.hash));
-    assert.match(await said(), /Map of 8 rows/);
+    await page.locator('canvas.segments[aria-label^="Map of 8 rows"]').waitFor();
     await page.getByText('Blocks of the segment as a table').click();
     assert.equal(await page.getByRole('region', { name: 'Blocks of the segment' }).locator('tbody tr').count(), 12);
     await pinned().getByRole('button', { name: /Unpin/ }).click();
@@ -315,7 +315,7 @@ describe('the map of segments', { skip: noBrowser }, () => {
       await page.keyboard.press('Enter');
       await pinned().getByRole('button', { name: 'Show its segment alone' }).click();
       await page.waitForFunction(() => /segment=0x/.test(location.hash));
-      assert.match(await said(), /Map of 64 rows/);
+      await page.locator('canvas.segments[aria-label^="Map of 64 rows"]').waitFor();
     } finally {
       made.change = (_, found) => found;
     }
