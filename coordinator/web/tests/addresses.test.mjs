@@ -99,7 +99,8 @@ describe('addresses', { skip: noBrowser }, () => {
       ]) {
         await to(view);
         const link = page.getByRole('main').getByRole('link', { name: rank, exact: true }).first();
-        assert.match(await link.getAttribute('href'), new RegExp(`^#/job/[^?]+\\?${values}$`), view);
+        const href = await link.getAttribute('href');
+        assert.match(href, new RegExp(`^#/job/[^?]+\\?${values}$`), view);
       }
       await to(INCIDENT);
       assert.equal(await ofJob().getAttribute('href'), '#/job/train-7b?attempt=1');
@@ -171,7 +172,8 @@ describe('the baseline', { skip: noBrowser }, () => {
     const shown = page.getByRole('combobox', { name: /^shown at/ });
     await to('#/capture/cap-train-7b');
     await page.getByText('alive at the end of step 149').waitFor();
-    assert.deepEqual(await shown.locator('option').allInnerTexts(), ['the end of the step', 'the peak of rank 2']);
+    const times = await shown.locator('option').allInnerTexts();
+    assert.deepEqual(times, ['the end of the step', 'the peak of rank 2']);
     await shown.selectOption('the peak of rank 2');
     await page.getByText('alive at the peak of rank 2, in step 149').waitFor();
     await page.getByText('median of 6 peers, each at its peak: 3.5 MiB').waitFor();
@@ -198,7 +200,7 @@ describe('the baseline', { skip: noBrowser }, () => {
     await later.nth(1).waitFor();
   });
 
-  test('another rank is shown at the end of the step, and a time that it lacks is named', async () => {
+  test('another rank is shown at the end of the step; a time that it lacks is named', async () => {
     const shown = page.getByRole('combobox', { name: /^shown at/ });
     await to('#/capture/cap-died?rank=2&held=failed_request');
     await page.getByText('alive when a request failed, in step 150').waitFor();
@@ -235,11 +237,13 @@ describe('the baseline', { skip: noBrowser }, () => {
       const [first] = incidents;
       const within = { onset_step: 113, last_step: 800, attempt: 0 };
       const turns = { ...first, ...within, id: 'inc-turns', rank: 4, clock: 'turns' };
-      const others = Array.from({ length: count - 1 }, (_, i) => ({ ...first, ...within, id: `inc-${i}` }));
+      const other = (_, i) => ({ ...first, ...within, id: `inc-${i}` });
+      const others = Array.from({ length: count - 1 }, other);
       return { incidents: [turns, ...others, { ...first, id: 'inc-before', last_step: 148 }] };
     };
     const sentence = (id, rank, unit) =>
-      `This baseline is not a healthy state of rank ${rank}: ${id}, found later, began at ${unit} 113.`;
+      `This baseline is not a healthy state of rank ${rank}: ${id}, found later, ` +
+      `began at ${unit} 113.`;
     const three = ['inc-0', 'inc-1', 'inc-2'].map(id => sentence(id, 2, 'step'));
     for (const [count, expected] of [
       [1, [sentence('inc-turns', 4, 'turn')]],
