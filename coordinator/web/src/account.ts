@@ -31,17 +31,21 @@ const ofReport = report?.answers[paths.incident(report.start[1])] as Incident | 
 
 /** The account of the address, else that of the first of these incidents that is about one, else
  * the minimum. */
-export function accountFor(...incidents: (Incident | null | undefined)[]): string {
+export const accountFor = (...incidents: (Incident | null | undefined)[]): string =>
+  accountOf(incidents) ?? 'allocated';
+
+/** The same; null where neither names an account. */
+function accountOf(incidents: (Incident | null | undefined)[]): string | null {
   const chosen = address.value.query.get('account') ?? '';
   if (Object.hasOwn(ACCOUNTS, chosen)) return chosen;
   const layers = (report ? [ofReport] : incidents).map(of => of?.layer ?? '');
   const accounts = layers.map(layer => (layer === 'spread' ? 'peak' : layer));
-  return accounts.find(name => Object.hasOwn(ACCOUNTS, name)) ?? 'allocated';
+  return accounts.find(name => Object.hasOwn(ACCOUNTS, name)) ?? null;
 }
 
-/** How the view of a job shows an incident. */
+/** How the view of a job shows an incident. Without an account the job chooses that of another. */
 export const jobValues = (of: Incident) =>
-  ({ attempt: of.attempt, rank: of.rank, account: accountFor(of) });
+  ({ attempt: of.attempt, rank: of.rank, account: accountOf([of]) });
 
 /** A value of an account in its unit. */
 export function valueIn(

@@ -34,7 +34,7 @@ const STATES: Record<string, [string, string, string]> = {
   awaited: ['…', '', 'awaited'],
   exited: ['■', '', 'exited'],
   killed: ['✕', 'bad', 'killed'],
-  oom_killed: ['✕', 'bad', 'OOM killed'],
+  'OOM killed': ['✕', 'bad', 'OOM killed'],
   connected: ['✓', 'good', 'connected'],
   holds: ['✓', 'bad', 'holds'],
   possible: ['?', 'warn', 'possible'],
@@ -65,22 +65,24 @@ export const hasDied = (rank: Rank | null): boolean =>
 export const oomsOf = (rank: Rank): number =>
   rank.devices.reduce((sum, device) => sum + device.ooms, 0);
 
-/** How the process of a rank ended, by its name in the API; while it lives, its state. */
-export const standing = ({ end, state }: Rank): string =>
-  end === 'unknown' ? 'ended' : (end ?? state);
+/** The API's word for how the process of a rank ended; while it lives, its state. */
+export const standing = ({ ended, state }: Rank): string => ended || state;
 
 /** What became of a part of a capture; of a dead rank how it ended, where that is known. */
 export const fateOf = ({ outcome }: { outcome: string }, rank: Rank | null): string =>
   outcome === 'dead' && rank?.end ? standing(rank) : outcome;
 
-/** Ends by a signal. */
-const KILLS: Rank['end'][] = ['killed', 'oom_killed'];
+/** The words for ends that need more words in a sentence. */
+const HOW: Record<string, string> = {
+  killed: 'was killed',
+  'OOM killed': 'was OOM killed',
+  ended: 'ended without an orderly exit',
+};
 
 /** How the process of a rank ended; null while it lives. */
 export function endOf(rank: Rank | null): string | null {
   if (!rank?.end) return null;
-  const word = stateOf(standing(rank))[2];
-  const how = KILLS.includes(rank.end) ? `was ${word}` : word;
+  const how = HOW[rank.ended] ?? standing(rank);
   const ooms = oomsOf(rank);
   const memory =
     ooms > 0 ? `ran out of device memory (${plural(ooms, 'request')} failed) and ` : '';

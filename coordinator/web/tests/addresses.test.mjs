@@ -92,10 +92,15 @@ describe('addresses', { skip: noBrowser }, () => {
     };
     const ofJob = () => page.getByRole('main').getByRole('link', { name: 'train-7b', exact: true });
     try {
-      for (const [view, rank] of [[INCIDENT, 'rank 2'], ['#/job/train-7b', '3']]) {
+      for (const [view, rank, values] of [
+        [INCIDENT, 'rank 2', 'attempt=1&rank=2&account=allocated'],
+        ['#/incident/inc-death', 'rank 2', 'attempt=0&rank=2'],
+        ['#/job/train-7b', '3', 'attempt=1&rank=3'],
+      ]) {
         await to(view);
         const link = page.getByRole('main').getByRole('link', { name: rank, exact: true }).first();
-        assert.match(await link.getAttribute('href'), /^#\/job\/train-7b\?attempt=1&rank=\d(&account=allocated)?$/);
+        const href = await link.getAttribute('href');
+        assert.match(href, new RegExp(`^#/job/[^?]+\\?${values}$`), view);
       }
       await to(INCIDENT);
       assert.equal(await ofJob().getAttribute('href'), '#/job/train-7b?attempt=1');
@@ -167,40 +172,96 @@ describe('the baseline', { skip: noBrowser }, () => {
     const shown = page.getByRole('combobox', { name: /^shown at/ });
     await to('#/capture/cap-train-7b');
     await page.getByText('alive at the end of step 149').waitFor();
-    assert.deepEqual(await shown.locator('option').allInnerTexts(), ['the end of the step', 'its peak']);
-    await shown.selectOption('its peak');
-    await page.getByText('alive at its peak, in step 149').waitFor();
-    await page.getByText('median of 6 peers, at the peak of each: 3.5 MiB').waitFor();
+    const times = await shown.locator('option').allInnerTexts();
+    assert.deepEqual(times, ['the end of the step', 'the peak of rank 2']);
+    await shown.selectOption('the peak of rank 2');
+    await page.getByText('alive at the peak of rank 2, in step 149').waitFor();
+    await page.getByText('median of 6 peers, each at its peak: 3.5 MiB').waitFor();
     assert.match(page.url(), /held=peak/);
     await page.getByText(/^memtape lines cap-train-7b --rank 2 --at peak/).waitFor();
+    await to('#/capture/cap-train-7b?held=peak&baseline=cap-later');
+    await page.getByText('the same rank in cap-later, at its peak there: 3.5 MiB').waitFor();
+    await pill().click();
 
     await to('#/capture/cap-died?rank=2&steps=3-9&at=8');
     const later = page.getByText('A request for 96 MiB failed later, in step 150.');
     await later.nth(1).waitFor();
     assert.equal(await later.count(), 2, 'beside the segments and beside the lines');
-    await page.getByRole('link', { name: 'What was held then' }).first().click();
+    await page.getByRole('link', { name: 'Show the memory at the failed request' }).first().click();
     await page.getByText('alive when a request failed, in step 150').waitFor();
     await page
-      .getByText('asked for at /app/train.py:88 did not fit: the allocator held 7.81 GiB')
+      .getByText(
+        '96 MiB asked for at /app/train.py:88 did not fit: the allocator held 7.81 GiB, ' +
+          '7.71 GiB of it in tensors, 40 MiB of the device free',
+      )
       .waitFor();
     assert.doesNotMatch(page.url(), /steps=|[?&]at=/);
     await page.goBack();
     await later.nth(1).waitFor();
   });
 
-  test('a baseline within a fault that was found later says so', async () => {
-    const later = page.getByText('No healthy state of rank');
+  test('another rank is shown at the end of the step; a time that it lacks is named', async () => {
+    const shown = page.getByRole('combobox', { name: /^shown at/ });
+    await to('#/capture/cap-died?rank=2&held=failed_request');
+    await page.getByText('alive when a request failed, in step 150').waitFor();
+    await page.getByRole('combobox', { name: /^rank/ }).selectOption('3');
+    await page.getByText('alive at the end of step 149').waitFor();
+    assert.equal(valueOf('held'), null);
+
+    await to('#/capture/cap-died?rank=3&held=failed_request');
+    await page.getByText('rank 3 has no failed request in this capture', { exact: true }).waitFor();
+    await shown.selectOption('the peak of rank 3');
+    await page.getByText('alive at the peak of rank 3, in step 149').waitFor();
+    made.change = (path, found) => (path.endsWith('/kept') ? undefined : found);
+    try {
+      await page.reload();
+      await page
+        .getByText('this capture has no events of the steps of rank 3', { exact: true })
+        .waitFor();
+      assert.equal(await shown.inputValue(), 'peak');
+      await to('#/capture/cap-died?rank=3&held=peak&baseline=cap-later');
+      await page.getByText(/^this capture or cap-later has no events of the steps/).waitFor();
+    } finally {
+      made.change = (_, found) => found;
+    }
+    await shown.selectOption('the end of the step');
+    await page.getByText('alive at the end of step 149').waitFor();
+  });
+
+  test('a baseline within faults that were found later names them', async () => {
+    const later = page.getByText('This baseline is not a healthy state');
     await to('#/capture/cap-train-7b');
     await page.getByText('alive at the end of step 149').waitFor();
     assert.equal(await later.count(), 0);
-    made.change = (path, found) =>
-      path === 'captures/cap-train-7b' ? { ...found, trigger: 'baseline' } : found;
-    try {
-      await page.reload();
-      await later.waitFor();
-      assert.match(await later.innerText(), /inc-\S+ was found later, and had begun at step \d+\./);
-    } finally {
-      made.change = (_, found) => found;
+    const listed = count => ({ incidents }) => {
+      const [first] = incidents;
+      const within = { onset_step: 113, last_step: 800, attempt: 0 };
+      const turns = { ...first, ...within, id: 'inc-turns', rank: 4, clock: 'turns' };
+      const other = (_, i) => ({ ...first, ...within, id: `inc-${i}` });
+      const others = Array.from({ length: count - 1 }, other);
+      return { incidents: [turns, ...others, { ...first, id: 'inc-before', last_step: 148 }] };
+    };
+    const sentence = (id, rank, unit) =>
+      `This baseline is not a healthy state of rank ${rank}: ${id}, found later, ` +
+      `began at ${unit} 113.`;
+    const three = ['inc-0', 'inc-1', 'inc-2'].map(id => sentence(id, 2, 'step'));
+    for (const [count, expected] of [
+      [1, [sentence('inc-turns', 4, 'turn')]],
+      [6, [sentence('inc-turns', 4, 'turn'), ...three, 'And 2 more incidents.']],
+    ]) {
+      made.change = (path, found) =>
+        path === 'captures/cap-train-7b'
+          ? { ...found, trigger: 'baseline' }
+          : path === 'incidents'
+            ? listed(count)(found)
+            : found;
+      try {
+        await page.reload();
+        await later.waitFor();
+        assert.equal((await later.innerText()).trim(), expected.join(' '));
+      } finally {
+        made.change = (_, found) => found;
+      }
     }
   });
 

@@ -62,8 +62,10 @@ const failed = {
 const failedIn = ({ trigger }, number) =>
   trigger === 'out_of_memory' && number === LEAKING ? failed : null;
 
-/** What a rank allocated from one step to another and had in a capture; at a peak 512 MiB more. */
+/** What a rank allocated from one step to another and had in a capture; at a peak 512 MiB more.
+ * Undefined at the failed request of a rank that has none. */
 export function kept(capture, number, from, to, baseline = null, at = null) {
+  if (at === 'failed_request' && !failedIn(capture, number)) return undefined;
   const frames = [STACK[2], STACK[1], STACK[0], frame('/app/train.py', 88, 'forward')];
   const steps = Math.max(0, Math.min(to ?? Infinity, capture.step) - Math.max(from ?? 1, ONSET) + 1);
   const own = number === LEAKING ? steps * GROWTH : 0;

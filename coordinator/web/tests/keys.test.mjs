@@ -152,6 +152,7 @@ describe('tables and parts', { skip: noBrowser }, () => {
       await to(path);
       const word = page.locator('abbr', { hasText: /^attempt$/ });
       assert.match(await word.getAttribute('title'), /^one run of the job.*a restart begins the next/);
+      assert.equal(await page.locator('td[title]').count(), 0, 'not again on each cell');
     }
   });
 

@@ -41,6 +41,9 @@ const HOST = {
   cgroup: { bytes: 20 * GIB, limit_bytes: 64 * GIB, highs: 0, inode: 1, oom_kills: 0, ooms: 0 },
 };
 
+/** The API's words for ends; of a kill without a status it is `ended`, which a test gives. */
+const ENDED = { exited: 'exited', failed: 'failed', killed: 'killed', oom_killed: 'OOM killed' };
+
 /** A rank; `ooms` and `device_bytes` are those of its device. */
 export function rank(number, { ooms = 0, device_bytes = DEVICE_BYTES, ...of }) {
   const allocated = level(number, of.step ?? LAST_STEP);
@@ -68,6 +71,7 @@ export function rank(number, { ooms = 0, device_bytes = DEVICE_BYTES, ...of }) {
     clock: 'steps',
     step_wall_ns: ago(of.end ? 300 : 1),
     end: null,
+    ended: of.end ? (ENDED[of.end] ?? 'ended') : '',
     end_detail: '',
     devices: [
       {

@@ -11,6 +11,14 @@ export interface Row {
   extreme: number;
 }
 
+/** Something that happened: a symbol on the lane. */
+export interface Happened {
+  step: number;
+  symbol: string;
+  tone: string;
+  words: string;
+}
+
 /** Ranks × steps. */
 export interface Grid {
   rows: Row[];
@@ -106,3 +114,9 @@ export function gaps(row: (number | null)[]): [number, number][] {
   });
   return found;
 }
+
+/** Whether a step is on the map. */
+export const isShown = ({ first, last }: Grid, step: number): boolean =>
+  step >= first && step <= last;
+
+export const has = ({ first, last }: Row, rank: number): boolean => rank >= first && rank <= last;

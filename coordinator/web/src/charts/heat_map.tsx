@@ -7,12 +7,13 @@
 import { useMemo, useRef, useState } from 'preact/hooks';
 
 import type { Span } from '../address';
-import { colour, rgb, scheme } from '../theme';
+import { colour, scheme } from '../theme';
 import type { Incident } from '../types';
 import { atSteps, stepTicks, whole } from '../units';
 import { Canvas, hatch, type Paint } from './canvas';
-import { against, gaps, lastOf, lastSteps, span, stepsOf } from './heat';
-import type { Grid, Ground, Row } from './heat';
+import { against, gaps, has, isShown, lastOf, span, stepsOf, type Grid, type Row } from './heat';
+import { GROUNDS, HeatLegend, NOT_YET, type LegendOf } from './heat_legend';
+import { CASING, frame, shade } from './heat_paint';
 
 const [LEFT, LANE, BOTTOM] = [76, 30, 34];
 /** The lane has two rows, because an incident is often of the step of its capture. */
@@ -23,42 +24,11 @@ const LOW_ROW_MAX = 14;
 const [INSET, OUTSET] = [3, 1];
 /** Height of a name. */
 const NAME = 13;
-/** Frames have a casing in the colour of the page: those of incidents are as red as their cells. */
-const CASING = 1;
-
-/** What is framed, with the colour and the dashes of the line. */
-const FRAMES = {
-  incident: ['--mark', []],
-  rank: ['--link', []],
-  area: ['--link', [6, 4]],
-  cursor: ['--text', []],
-} satisfies Record<string, [tint: string, dashes: number[]]>;
-type Framed = keyof typeof FRAMES;
-
-/** Something that happened: a symbol on the lane. */
-export interface Happened {
-  step: number;
-  symbol: string;
-  tone: string;
-  words: string;
-}
-
-interface HeatMapOf {
-  grid: Grid;
-  ground: Ground;
-  incidents: Incident[];
-  happened: Happened[];
-  selected: number | null;
-  ranks: Span | null;
-  steps: Span | null;
-  unit: string;
-  /** The newest step of a rank. */
-  newest: number;
+interface HeatMapOf extends LegendOf {
   /** Name of the account. */
   account: string;
   /** Less than this is drawn as calm: noise of a healthy job is no signal. */
   calm: number;
-  words: (value: number | null, signed: boolean) => string;
   onRank: (rank: number) => void;
   onArea: (ranks: Span, steps: Span) => void;
 }
@@ -67,19 +37,6 @@ interface Cell {
   row: number;
   column: number;
 }
-
-/** The symbols of the lane with their colours. */
-const SIGNS = [
-  ['◎', '--link', 'capture'],
-  ['▲', '--bad', 'incident detected'],
-  ['✕', '--bad', 'out of memory, or a rank died'],
-] as const;
-
-const GROUNDS: Record<Ground, string> = {
-  peers: 'against the median rank',
-  growth: 'since the left end',
-  level: '',
-};
 
 export function HeatMap(of: HeatMapOf) {
   const { grid, ground, unit } = of;
@@ -161,84 +118,12 @@ export function HeatMap(of: HeatMapOf) {
         />
       </div>
       <p class="readout soft">{said}</p>
-      <Legend of={of} top={top} />
+      <HeatLegend of={of} top={top} />
     </figure>
   );
 }
 
-function Legend({ of, top }: { of: HeatMapOf; top: number }) {
-  const { ground, words, incidents, grid, happened, selected } = of;
-  const symbols = happened.filter(({ step }) => isShown(of, step)).map(({ symbol }) => symbol);
-  const isSigned = ground !== 'level';
-  const colours = scheme.value;
-  const bar = useMemo<Paint>(
-    () => (context, width) => {
-      for (let x = 0; x < width; x += 1) {
-        context.fillStyle = shade(isSigned ? (x / width) * 2 - 1 : x / width);
-        context.fillRect(x, 0, 1.5, 14);
-      }
-    },
-    [isSigned, colours],
-  );
-  const ends = lastSteps(grid, grid.cells, of.newest);
-  const isGrouped = grid.rows.some(row => row.first !== row.last);
-  return (
-    <figcaption>
-      <span>{isSigned ? words(-top, true) : words(0, false)}</span>
-      <Canvas height={14} paint={bar} class="legend" aria-hidden="true" />
-      <span>{`${words(top, isSigned)} ${GROUNDS[ground]}`}</span>
-      <span>
-        <Swatch paint={MISSING} /> no data
-      </span>
-      {grid.cells.some(endsEarly) ? <span>{`empty: ${NOT_YET}`}</span> : null}
-      {ends.length ? <span>{`numbers at the right: ${atSteps(of.unit, ends)}`}</span> : null}
-      {isGrouped ? <span>a row is several ranks, and shows the highest of them</span> : null}
-      {incidents.length ? (
-        <span>
-          <Swatch paint={INCIDENT} /> open incident, from where it began;{' '}
-          <Sign tone="--mark">┃</Sign> where it was detected
-        </span>
-      ) : null}
-      {selected !== null && grid.rows.some(row => has(row, selected)) ? (
-        <span>
-          <Swatch paint={RANK} /> chosen rank
-        </span>
-      ) : null}
-      {of.ranks && of.steps ? (
-        <span>
-          <Swatch paint={AREA} /> {`chosen ranks and ${of.unit}s`}
-        </span>
-      ) : null}
-      {SIGNS.map(([symbol, tone, words]) =>
-        symbols.includes(symbol) ? (
-          <span>
-            <Sign tone={tone}>{symbol}</Sign> {words}
-          </span>
-        ) : null,
-      )}
-    </figcaption>
-  );
-}
-
-/** A symbol of the map in its colour there. */
-const Sign = ({ tone, children }: { tone: string; children: string }) => (
-  <span style={{ color: `var(${tone})` }}>{children}</span>
-);
-
-const Swatch = ({ paint }: { paint: Paint }) => (
-  <Canvas height={14} paint={paint} class="swatch" aria-hidden="true" />
-);
-
-const swatchOf = (framed: Framed): Paint => (context, width) =>
-  frame(context, framed, [3, 3, width - 6, 8], CASING);
-const [INCIDENT, RANK, AREA] = (['incident', 'rank', 'area'] as const).map(swatchOf);
-const MISSING: Paint = (context, width) => hatch(context, colour('--peer'), [0, 0, width, 14]);
-
 const rightOf = (width: number) => (width < 520 ? 74 : 100);
-
-/** Of steps after the last one of a row. */
-const NOT_YET = 'no step yet, or the rank has ended';
-const endsEarly = (row: (number | null)[]) => lastOf(row) >= 0 && lastOf(row) < row.length - 1;
 
 /** The highest difference or value; at least `calm`. */
 const highest = (values: (number | null)[][], calm: number) =>
@@ -312,8 +197,6 @@ interface Drawn extends HeatMapOf {
 type Context = CanvasRenderingContext2D;
 
 const columnAt = ({ grid }: Drawn, step: number) => (step - grid.first) / span(grid);
-const isShown = ({ grid }: HeatMapOf, step: number) => step >= grid.first && step <= grid.last;
-const has = ({ first, last }: Row, rank: number) => rank >= first && rank <= last;
 const incidentIn = ({ incidents }: HeatMapOf, row: Row) =>
   incidents.find(({ rank }) => has(row, rank));
 const xOf = (of: Drawn, step: number) =>
@@ -380,7 +263,7 @@ function drawIncident(context: Context, of: Drawn, row: number, incident: Incide
   const inset = rowHeight > LOW_ROW_MAX ? INSET : 0;
   const rect = framedRow(of, row, INSET, right - from - 2 * inset);
   frame(context, 'incident', [from + inset, ...rect], CASING);
-  if (!isShown(of, incident.detected_step)) return;
+  if (!isShown(of.grid, incident.detected_step)) return;
   const x = Math.round(xOf(of, incident.detected_step));
   context.fillStyle = colour('--back');
   context.fillRect(x - 2 - CASING, y, 4 + 2 * CASING, rowHeight - 1);
@@ -391,7 +274,7 @@ function drawIncident(context: Context, of: Drawn, row: number, incident: Incide
 function drawLane(context: Context, of: Drawn) {
   context.textAlign = 'center';
   for (const { step, symbol, tone } of of.happened) {
-    if (!isShown(of, step)) continue;
+    if (!isShown(of.grid, step)) continue;
     context.fillStyle = colour(tone);
     context.fillText(symbol, xOf(of, step), symbol === '◎' ? CAPTURES_AT : INCIDENTS_AT);
   }
@@ -424,30 +307,4 @@ function drawCursor(context: Context, of: Drawn, { row, column }: Cell) {
   const [x, y] = [LEFT + column * of.cell, yOf(of, row)];
   // A casing would hide the cells beside it.
   frame(context, 'cursor', [x, y, Math.max(3, of.cell), of.rowHeight], 0);
-}
-
-function frame(
-  context: Context,
-  framed: Framed,
-  rect: [number, number, number, number],
-  casing: number,
-) {
-  const [tint, dashes] = FRAMES[framed];
-  if (casing) {
-    context.strokeStyle = colour('--back');
-    context.lineWidth = 2 + 2 * casing;
-    context.strokeRect(...rect);
-  }
-  context.strokeStyle = colour(tint);
-  context.lineWidth = 2;
-  context.setLineDash(dashes);
-  context.strokeRect(...rect);
-  context.setLineDash([]);
-}
-
-/** The colour of a share from −1 to 1. The root makes small shares visible. */
-function shade(share: number): string {
-  const weight = Math.sqrt(Math.min(1, Math.abs(share)));
-  const [from, to] = [rgb('--heat-calm'), rgb(share < 0 ? '--heat-less' : '--heat-more')];
-  return `rgb(${from.map((value, i) => Math.round(value + (to[i] - value) * weight)).join(',')})`;
 }

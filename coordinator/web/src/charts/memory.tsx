@@ -261,9 +261,11 @@ function marksOf(of: MemoryOf, fan: Fan | null): Mark[] {
 }
 
 /** The median of the forecast, as in the sentence of the incident. */
-const fullAfter = ({ incident, unit }: MemoryOf) =>
-  `full about ${plural(Number(incident?.steps_to_oom?.toPrecision(2)), unit)} after ` +
-  `${unit} ${whole(incident?.last_step)}`;
+function fullAfter({ incident, unit }: MemoryOf): string {
+  const steps = Number(incident?.steps_to_oom?.toPrecision(2));
+  if (steps === 0) return 'memory is full';
+  return `full about ${plural(steps, unit)} after ${unit} ${whole(incident?.last_step)}`;
+}
 
 /** The level that is compared comes first, beside that of the peers. */
 function words({ rank, unit }: MemoryOf, of: Levels, peers: PeerBand, index: number): string {

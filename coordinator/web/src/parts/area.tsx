@@ -7,8 +7,8 @@ import { ACCOUNTS, accountFor, calmIn, valueIn } from '../account';
 import { address, arrange, look, rangeAs, rangeIn, stepsIn } from '../address';
 import { useAnswer } from '../answers';
 import { hasSteps, paths, report } from '../api';
-import { gridOf, type Ground } from '../charts/heat';
-import { HeatMap, type Happened } from '../charts/heat_map';
+import { gridOf, type Ground, type Happened } from '../charts/heat';
+import { HeatMap } from '../charts/heat_map';
 import type { Area, Capture, Incident, Ranks } from '../types';
 import { whole } from '../units';
 import { trigger } from '../words';
@@ -143,8 +143,8 @@ function Zoom({ unit }: { unit: string }) {
 function Notes({ of, unit }: { of: Area; unit: string }) {
   const notes = [
     of.known_from_step !== null && of.source === 'readings'
-      ? `its readings are known from ${unit} ${whole(of.known_from_step)} on: the coordinator ` +
-        'has them in memory, since its own start at the earliest'
+      ? `no reading of this account before ${unit} ${whole(of.known_from_step)}: the coordinator ` +
+        'keeps readings in memory, and loses them when it restarts'
       : '',
     of.is_cut ? `the oldest ${unit}s are left out: there are more than one answer reads` : '',
     of.steps_left_out ? `${whole(of.steps_left_out)} records of ${unit}s are not kept` : '',

@@ -8,7 +8,7 @@ import { paths, report, type DifferencesOf } from '../api';
 import { isBaseline, textOf, type Baseline } from '../baseline';
 import { memtape } from '../terminal';
 import type { Difference, Differences, Group } from '../types';
-import { bytes, isKnown, percent, plural, whole } from '../units';
+import { atSteps, bytes, isKnown, percent, plural, whole } from '../units';
 import { spaced } from '../words';
 import { Command, Section, Soft, Stack } from './basics';
 import { Table } from './table';
@@ -93,11 +93,9 @@ function countedWords({ chosen, baseline }: Differences, unit: string): string {
   if (chosen.counted_ranks === 0 || baseline.counted_ranks === 0)
     return 'lines are not compared: no rank of a group was counted';
   const steps = [chosen, baseline].flatMap(of => [of.counted_first_step, of.counted_last_step]);
-  const [first, last] = [Math.min, Math.max].map(most => whole(most(...steps.filter(isKnown))));
-  const at = first === last ? `${unit} ${first}` : `${unit}s ${first} to ${last}`;
   return (
-    `sizes of lines are from the newest count of each rank, at ${at}: ` +
-    'a line may be larger than all that was allocated in the compared ones'
+    `lines counted ${atSteps(unit, steps.filter(isKnown))}: ` +
+    `a line may be larger than all that was allocated in the compared ${unit}s`
   );
 }
 

@@ -17,29 +17,52 @@ export const heldIn = (): string | null =>
 /** Of a peak and of a failed request no steps are chosen. */
 const ELSEWHERE = { steps: null, at: null };
 
+interface HeldAtOf {
+  /** The time that is shown, or that was chosen. */
+  at: string;
+  rank: number;
+  hasFailed: boolean;
+  unit: string;
+}
+
 /** The choice of the time; a report has one time alone. */
-export function HeldAt({ of, unit }: { of: Kept; unit: string }) {
+export function HeldAt({ at, rank, hasFailed, unit }: HeldAtOf) {
   if (report) return null;
   const choose = (event: Event) =>
     look({ ...ELSEWHERE, held: (event.currentTarget as HTMLSelectElement).value });
   return (
-    <label>
-      {'shown at '}
-      <select value={of.at} onChange={choose}>
-        <option value="step_end">{`the end of the ${unit}`}</option>
-        <option value="peak">its peak</option>
-        {of.failed ? <option value="failed_request">the failed request</option> : null}
-      </select>
-    </label>
+    <p class="pills">
+      <label>
+        {'shown at '}
+        <select value={at} onChange={choose}>
+          <option value="step_end">{`the end of the ${unit}`}</option>
+          <option value="peak">{`the peak of rank ${rank}`}</option>
+          {hasFailed ? <option value="failed_request">the failed request</option> : null}
+        </select>
+      </label>
+    </p>
   );
 }
 
-/** `at its peak, in step 112`. */
-export function timeOf({ at, step }: Kept, unit: string): string {
+/** That a capture, or the baseline, does not show a rank at a time. */
+export function notShown(at: string, rank: number, unit: string, baseline: string | null): string {
+  const where = `this capture${baseline === null ? '' : ` or ${baseline}`}`;
+  switch (at) {
+    case 'peak':
+      return `${where} has no events of the ${unit}s of rank ${rank}`;
+    case 'failed_request':
+      return `rank ${rank} has no failed request in ${where}`;
+    default:
+      return `${where} has no memory of rank ${rank}`;
+  }
+}
+
+/** `at the peak of rank 2, in step 112`. */
+export function timeOf({ at, rank, step }: Kept, unit: string): string {
   const which = `${unit} ${whole(step)}`;
   switch (at) {
     case 'peak':
-      return `at its peak, in ${which}`;
+      return `at the peak of rank ${rank}, in ${which}`;
     case 'failed_request':
       return `when a request failed, in ${which}`;
     default:
@@ -55,7 +78,9 @@ export function FailedLater({ failed, unit }: { failed: Kept['failed']; unit: st
     <Soft>
       {`A request for ${bytes(failed.asked_bytes)} failed later, in ${which}. `}
       {report ? null : (
-        <a href={here({ ...ELSEWHERE, held: 'failed_request' })}>What was held then</a>
+        <a href={here({ ...ELSEWHERE, held: 'failed_request' })}>
+          Show the memory at the failed request
+        </a>
       )}
     </Soft>
   );
@@ -71,7 +96,7 @@ export function Failed({ failed }: { failed: Kept['failed'] }) {
       {`the allocator held ${bytes(failed.reserved_bytes)}, `}
       {`${bytes(failed.allocated_bytes)} of it in tensors`}
       {isKnown(failed.device_free_bytes)
-        ? `; ${bytes(failed.device_free_bytes)} of the device were free`
+        ? `, ${bytes(failed.device_free_bytes)} of the device free`
         : ''}
     </p>
   );

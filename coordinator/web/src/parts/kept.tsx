@@ -9,7 +9,7 @@ import { useMemo, useRef, useState } from 'preact/hooks';
 
 import { look, type Span } from '../address';
 import { useAnswer } from '../answers';
-import { paths, report, requestCapture } from '../api';
+import { NotFound, paths, report, requestCapture } from '../api';
 import { baselineIn } from '../baseline';
 import { mayCapture } from '../captures';
 import { FlameGraph } from '../charts/flame_graph';
@@ -17,7 +17,7 @@ import { memtape } from '../terminal';
 import type { Capture, Jobs, Kept, KeptLine } from '../types';
 import { bytes, plural, whole } from '../units';
 import { Command, Section, Size, Soft, Stack } from './basics';
-import { Failed, FailedLater, HeldAt, heldIn, timeOf } from './held_at';
+import { Failed, FailedLater, HeldAt, heldIn, notShown, timeOf } from './held_at';
 import { Link } from './link';
 import { NotHeld } from './missing';
 import { Table } from './table';
@@ -120,13 +120,25 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
     [data],
   );
   if (error && report) return <NotHeld />;
-  if (error) return <p class="error">{error.message}</p>;
+  if (error) {
+    const isUnknown = at !== null && error instanceof NotFound;
+    const why = isUnknown ? notShown(at, rank, unit, baseline) : error.message;
+    return (
+      <>
+        {at === null ? null : (
+          <HeldAt at={at} rank={rank} hasFailed={at === 'failed_request'} unit={unit} />
+        )}
+        <p class="error">{why}</p>
+      </>
+    );
+  }
   if (!data) return <Soft>counting…</Soft>;
   const hasOthers = isCompared(data);
-  const isOfEnd = data.at === 'step_end';
   return (
     <>
-      {steps ? null : <p class="pills"><HeldAt of={data} unit={unit} /></p>}
+      {steps ? null : (
+        <HeldAt at={data.at} rank={rank} hasFailed={data.failed !== null} unit={unit} />
+      )}
       <p>
         <strong>{bytes(data.bytes)}</strong>
         {` in ${plural(data.blocks, 'block')} alive ${timeOf(data, unit)}`}
@@ -137,7 +149,7 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
         <Link view="capture" id={capture.id}>{capture.id}</Link>
         {')'}
         {hasOthers
-          ? `; ${othersOf(data)}${isOfEnd ? '' : ', at the peak of each'}: ${bytes(data.peer_bytes)}`
+          ? `; ${othersOf(data)}${peakOfOthers(data)}: ${bytes(data.peer_bytes)}`
           : '; no rank of the same role is in the capture'}
       </p>
       {data.at === 'failed_request' ? (
@@ -176,6 +188,12 @@ const isCompared = (of: Kept): boolean => of.baseline !== null || of.peers.lengt
 
 const othersOf = ({ baseline, peers }: Kept): string =>
   baseline === null ? `median of ${plural(peers.length, 'peer')}` : `the same rank in ${baseline}`;
+
+/** A rank at its peak, or at a failed request, stands beside others at theirs. */
+function peakOfOthers({ at, baseline }: Kept): string {
+  if (at === 'step_end') return '';
+  return baseline === null ? ', each at its peak' : ', at its peak there';
+}
 
 function command(of: Kept, steps: Span | null, chosen: string | null): string {
   const { capture: id, rank, baseline } = of;

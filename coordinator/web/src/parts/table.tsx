@@ -97,7 +97,7 @@ function Cell<Row>({ column, row }: { column: Column<Row>; row: Row }) {
   const value = column.cell(row);
   const kind = `${column.number ? 'number' : ''} ${value === '–' ? 'nothing' : ''}`.trim();
   return (
-    <td role="cell" data-title={column.title} title={column.help} class={kind}>
+    <td role="cell" data-title={column.title} class={kind}>
       <div>{value}</div>
     </td>
   );

@@ -49,7 +49,7 @@ export function CaptureView({ id }: { id: string }) {
           {report ? null : <SetBaseline of={{ kind: 'capture', id }} />}
         </p>
       </div>
-      <Later capture={capture} incidents={incidents?.incidents ?? []} unit={unit} />
+      <Later capture={capture} incidents={incidents?.incidents ?? []} />
       <div class="capture-about">
         <Manifest capture={capture} collectives={collectives} unit={unit} />
       </div>
@@ -73,24 +73,31 @@ export function CaptureView({ id }: { id: string }) {
   );
 }
 
+/** Incidents that are named beside a baseline. */
+const LATER_MAX = 4;
+
 interface LaterOf {
   capture: Capture;
   incidents: Incident[];
-  unit: string;
 }
 
 /** That a baseline is within what was found later: it does not show a healthy state. */
-function Later({ capture: { trigger, attempt, step }, incidents, unit }: LaterOf) {
+function Later({ capture: { trigger, attempt, step }, incidents }: LaterOf) {
   const isWithin = (of: Incident) =>
     of.attempt === attempt && step !== null && of.onset_step <= step && step <= of.last_step;
-  const found = trigger === 'baseline' ? incidents.find(isWithin) : undefined;
-  if (!found) return null;
-  const { id, rank, onset_step: onset } = found;
+  const found = trigger === 'baseline' ? incidents.filter(isWithin) : [];
+  if (found.length === 0) return null;
+  const more = found.length - LATER_MAX;
   return (
     <p>
-      {`No healthy state of rank ${whole(rank)}: `}
-      <IncidentLink id={id} />
-      {` was found later, and had begun at ${unit} ${whole(onset)}.`}
+      {found.slice(0, LATER_MAX).map(of => (
+        <>
+          {`This baseline is not a healthy state of rank ${whole(of.rank)}: `}
+          <IncidentLink id={of.id} />
+          {`, found later, began at ${unitOf(of)} ${whole(of.onset_step)}. `}
+        </>
+      ))}
+      {more > 0 ? `And ${plural(more, 'more incident')}.` : ''}
     </p>
   );
 }
@@ -129,6 +136,7 @@ function MemoryOf({ capture, first, unit }: MemoryOf) {
   const choose = (event: Event) =>
     look({
       rank: (event.currentTarget as HTMLSelectElement).value,
+      held: null,
       device: null,
       segment: null,
       block: null,
