@@ -60,7 +60,7 @@ describe('a recorded store', { skip }, () => {
     const { capture_id } = incidents.find(of => of.class === 'leak');
     const { step } = await recorded.get(`captures/${capture_id}`);
     await show(page, recorded.address, `${JOB}?rank=${LEAKING}&steps=${step - 20}-${step}`);
-    const kept = page.locator('section', { has: page.getByRole('heading', { name: /^Allocated by rank 2 in steps/ }) });
+    const kept = page.locator('section', { has: page.getByRole('heading', { name: /^GPU memory allocated by rank 2 in steps/ }) });
     const first = kept.getByRole('row').nth(1);
     await first.waitFor();
     assert.match(await first.innerText(), LINE);

@@ -42,7 +42,7 @@ export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptO
       ? `${unit} ${whole(steps.from)}`
       : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
   return (
-    <Section title={`Allocated by rank ${rank} in ${range}, and kept`}>
+    <Section title={`GPU memory allocated by rank ${rank} in ${range}, and kept`}>
       <p class="pills">
         <button type="button" class="pill" onClick={() => look({ steps: null })}>
           {`${range} ✕`}
@@ -139,9 +139,10 @@ export function KeptIn({ capture, rank, steps, unit }: KeptInOf) {
       {steps ? null : (
         <HeldAt at={data.at} rank={rank} hasFailed={data.failed !== null} unit={unit} />
       )}
+      {answer ? null : <Soft>counting… The figures below are those of the last choice.</Soft>}
       <p>
         <strong>{bytes(data.bytes)}</strong>
-        {` in ${plural(data.blocks, 'block')} alive ${timeOf(data, unit)}`}
+        {` of GPU memory in ${plural(data.blocks, 'block')} alive ${timeOf(data, unit)}`}
         {steps && data.step > steps.to
           ? `, ${plural(data.step - steps.to, unit)} after the range`
           : ''}

@@ -26,7 +26,13 @@ export function LinesNow({ job, attempt, rank, unit }: LinesOf) {
   const at = counted.length ? `, counted ${atSteps(unit, counted)}` : '';
   return (
     <Section title={`Lines that hold memory${ofRank}${at}`}>
-      {data.missing ? <Soft>{data.missing}</Soft> : null}
+      {data.missing ? (
+        <Soft>{data.missing}</Soft>
+      ) : (
+        <Soft>
+          {`Without memory that each ${unit} frees: a capture shows what was held at the peak.`}
+        </Soft>
+      )}
       <Table
         name="lines"
         caption="Lines that hold memory"
