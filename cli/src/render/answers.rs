@@ -320,8 +320,10 @@ pub(crate) fn manifest(capture: &Capture) -> String {
         let dead = part.dead && part.outcome != Outcome::Dead;
         format!("{}{}", part.outcome.as_str(), if dead { " (dead)" } else { "" })
     };
-    let microseconds =
-        |part: &Part| (part.wall_error_ns > 0).then(|| two_digits(part.wall_error_ns as f64 / 1e3));
+    let microseconds = |part: &Part| {
+        (part.wall_error_ns > 0)
+            .then(|| format!("{} µs", two_digits(part.wall_error_ns as f64 / 1e3)))
+    };
     text.push_str(
         &Table::of(&capture.parts)
             .column(">rank", |part| part.rank)
@@ -329,7 +331,7 @@ pub(crate) fn manifest(capture: &Capture) -> String {
             .column("outcome", outcome)
             .column(">step", |part| part.step)
             .column("ended (UTC)", |part| utc(part.wall_ns))
-            .column_if_any(">± µs", microseconds)
+            .column_if_any(">±", microseconds)
             .column(">stored", |part| bytes(part.bytes))
             .column("detail", |part| part.detail.clone())
             .text(),
@@ -432,8 +434,8 @@ Suspects (at step 74)
 Capture cap-3 is partial: 1 of 2 ranks at the end of step 74, compared with step 20
 trigger growth, requested 2026-11-21 07:00:04 UTC
 missing: rank 1 is unreachable: no answer
-RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS  STORED  DETAIL
-   2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002   2 KiB
+RANK  NODE  OUTCOME         STEP  ENDED (UTC)               ±  STORED  DETAIL
+   2  n0    aligned (dead)    74  2026-11-21 07:00:04  1.5 µs   2 KiB
 
 For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
 ";

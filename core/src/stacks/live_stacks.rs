@@ -62,9 +62,9 @@ impl<'a> LiveStacks<'a> {
         live
     }
 
-    /// Live memory of a rank at this time; `None` where its snapshot does not show it. At the end of
-    /// the step it is what was allocated in these steps; at a peak all of the primary device, and
-    /// at a failed request all of the device that was asked.
+    /// Live memory of a rank at this time; `None` where its snapshot does not show it. At the end
+    /// of the step it is what was allocated in these steps; at a peak all of the primary device,
+    /// and at a failed request all of the device that was asked.
     pub fn held_at(of: &'a RankSnapshot, at: HeldAt, steps: AllocationSteps) -> Option<Self> {
         match at {
             HeldAt::StepEnd => Some(Self::of_snapshot(of, steps)),
@@ -134,8 +134,8 @@ impl<'a> LiveStacks<'a> {
     }
 
     /// Bytes in no recorded block: the tape was full, or the file lists no blocks; at a peak those
-    /// at the end of the step, and at a failed request those of further stacks. The steps of these bytes are not known, so they are not
-    /// chosen by steps.
+    /// at the end of the step, and at a failed request those of further stacks. The steps of these
+    /// bytes are not known, so they are not chosen by steps.
     pub fn unrecorded_bytes(&self) -> u64 {
         self.unrecorded_bytes
     }

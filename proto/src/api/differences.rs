@@ -97,8 +97,9 @@ pub struct Difference {
     pub separation_permille: i32,
     /// How much it explains, from 0 to 1,000: of an account the separation times the part by which
     /// its levels differ, by their medians or by their highest values where these differ more
-    /// (among the ranks of one run, not by the highest of the larger group); of a line the separation times its part of the difference in allocated bytes; of a trait the
-    /// separation times what the first account or line explains.
+    /// (among the ranks of one run, not by the highest of the larger group); of a line the
+    /// separation times its part of the difference in allocated bytes; of a trait the separation
+    /// times what the first account or line explains.
     pub explains_permille: u32,
 }
 

@@ -49,8 +49,8 @@ pub struct Kept {
     pub attempt: u32,
     /// The rank.
     pub rank: u32,
-    /// When the memory is alive: at a peak that of the primary device alone, and at a failed request
-    /// that of the device that was asked.
+    /// When the memory is alive: at a peak that of the primary device alone, and at a failed
+    /// request that of the device that was asked.
     pub at: Named<HeldAt>,
     /// The step at whose end the memory is alive; of a rank whose snapshot is within a step, the
     /// step before it. Of a peak and of a failed request the step that has it.

@@ -365,7 +365,8 @@ fn a_failure_without_a_cause_says_where_to_look() {
         of.diagnosis.as_mut().expect("known").restart = Restart::default();
         check(&of.answers(&ALIVE).restart, ["A restart helps", "not known", why]);
     };
-    let kill = "the cause of the end of the rank is not known here: look for the OOM killer in the host's log";
+    let kill = "the cause of the end of the rank is not known here: look for the OOM killer in the \
+                host's log";
     check(FailureKind::Died(End::Killed), None, kill);
     check(FailureKind::Died(End::Killed), Some(-9), kill);
     let output = "the cause is not known: look at the output of the rank";

@@ -192,8 +192,8 @@ impl Past {
     }
 }
 
-/// Returns what was alive at the peak of a device's trace, and the step of that peak, from 1; `None`
-/// without a trace. It is the [`Past::peak`], without the rest of the past.
+/// Returns what was alive at the peak of a device's trace, and the step of that peak, from 1;
+/// `None` without a trace. It is the [`Past::peak`], without the rest of the past.
 pub(crate) fn peak(device: &DeviceSnapshot) -> Option<(u64, Alive)> {
     let events = device.trace.as_slice();
     let (replay, (starts, _)) = (Replay::of(events), starts(events));
