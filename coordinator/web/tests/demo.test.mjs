@@ -130,7 +130,7 @@ async function firstScreen(page, incident) {
   const { culprit } = incident;
   if (culprit) assert.ok(line.text.includes(`${culprit.file}:${culprit.line}`), about);
   else assert.ok(/^(none|not known)/.test(line.text) && line.detail.length > 10, about);
-  const long = answer(/^(Out of (host )?memory in|How long|Stands still)$/);
+  const long = answer(/^(Out of (host )?memory( in)?|How long|Stands still)$/);
   assert.ok(/\d|over|it has happened/.test(long.text) || long.detail.length > 10, about);
   const kind = answer(/^Leak or just big$/);
   assert.ok(/\d+ % sure: \S/.test(kind.text) || kind.detail.length > 10, about);
