@@ -29,13 +29,13 @@ export function entriesOf(of: Known): Entry[] {
     (a, b) => Number(a.state !== 'open') - Number(b.state !== 'open'),
   );
   return [
-    ...commands(of),
     ...VIEWS,
     ...incidents.map(incidentEntry),
     ...of.jobs.map(jobEntry),
     ...of.ranks.map(rank => rankEntry(of, rank)),
     ...incidents.flatMap(lineEntries),
     ...of.captures.map(captureEntry),
+    ...commands(of),
   ];
 }
 
@@ -56,9 +56,13 @@ const VIEWS: Entry[] = [
 const incidentEntry = (of: Incident): Entry => ({
   kind: 'incident',
   words: of.sentence,
-  detail: `${of.id}, ${spaced(of.class)}, ${of.state}, job ${of.job}`,
+  detail: `${of.id}, ${classOf(of)}, ${of.state}, job ${of.job}`,
   href: link('incident', of.id),
 });
+
+/** With the short name that people type. */
+const classOf = ({ class: name }: Incident): string =>
+  name === 'out_of_memory' ? `${spaced(name)} (OOM)` : spaced(name);
 
 const jobEntry = (of: Job): Entry => ({
   kind: 'job',

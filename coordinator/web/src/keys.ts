@@ -89,12 +89,16 @@ export function fitting(entries: Entry[], query: string): Entry[] {
   return ranked.sort(([a], [b]) => a - b).map(([, entry]) => entry);
 }
 
-/** 0 where the words are it or a word of them is, 1 where one begins so, more elsewhere. */
+/** 0 where the words are it or a word of them is, 1 where one begins so, more elsewhere. A number
+ * is not found within another one of the detail, such as a rank within a process id. */
 function distanceOf({ kind, words, detail }: Entry, word: string): number {
   const text = words.toLowerCase();
   const parts = text.split(/[^\p{L}\p{N}]+/u);
   if (text === word || parts.includes(word)) return 0;
   if (text.startsWith(word) || parts.some(part => part.startsWith(word))) return 1;
   if (text.includes(word) || kind.startsWith(word)) return 2;
-  return detail.toLowerCase().includes(word) ? 3 : Infinity;
+  const isThere = /^\d+$/.test(word)
+    ? detail.split(/[^\p{L}\p{N}]+/u).includes(word)
+    : detail.toLowerCase().includes(word);
+  return isThere ? 3 : Infinity;
 }

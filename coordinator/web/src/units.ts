@@ -66,11 +66,12 @@ export const unitOf = (of: { clock?: string } | null | undefined): string =>
   of?.clock === 'turns' ? 'turn' : 'step';
 
 /** Which steps figures are of: `at step 1,712`, `at steps 711 to 1,712`. */
-export function atSteps(unit: string, steps: number[]): string {
-  const [first, last] = [Math.min(...steps), Math.max(...steps)];
-  const many = first === last ? '' : 's';
-  return `at ${unit}${many} ${whole(first)}${many ? ` to ${whole(last)}` : ''}`;
-}
+export const atSteps = (unit: string, steps: number[]): string =>
+  `at ${rangeWords(unit, { from: Math.min(...steps), to: Math.max(...steps) })}`;
+
+/** `step 1,712`, `steps 711 to 1,712`. */
+export const rangeWords = (noun: string, { from, to }: { from: number; to: number }): string =>
+  from === to ? `${noun} ${whole(from)}` : `${noun}s ${whole(from)} to ${whole(to)}`;
 
 export function median(values: number[]): number {
   const sorted = [...values].sort((a, b) => a - b);

@@ -212,6 +212,14 @@ describe('the heat map', { skip: noBrowser }, () => {
     assert.match(await legend.innerText(), /chosen ranks and steps/);
   });
 
+  test('a rectangle of all ranks, or of one, says so', async () => {
+    await to('#/job/train-7b?ranks=0-7&steps=100-400');
+    await page.getByText('All ranks are chosen: choose fewer to see what sets them apart.').waitFor();
+    await to('#/job/train-7b?ranks=2-2&steps=100-400');
+    await page.getByRole('button', { name: 'rank 2 ✕' }).waitFor();
+    assert.equal(await page.getByText('All ranks are chosen').count(), 0);
+  });
+
   test('all ranks stay in view where a rectangle has too few for a median', async () => {
     await to('#/job/train-7b?ranks=2-3&steps=100-400');
     await page.getByRole('button', { name: 'Zoom into these steps' }).click();

@@ -33,6 +33,21 @@ describe('keys', { skip: noBrowser }, () => {
     await title(`${SENTENCE} · Memtape`);
   });
 
+  test('the palette finds a rank by its number, a failure by its short name, and begins with views', async () => {
+    const options = page.locator('dialog').getByRole('option');
+    await to(INCIDENT);
+    await page.keyboard.press('Control+k');
+    await options.first().filter({ hasText: /^view/ }).waitFor();
+    await page.keyboard.type('oom');
+    await options.first().filter({ hasText: /^incident.*out of memory \(OOM\)/ }).waitFor();
+    await page.keyboard.press('Control+a');
+    await page.keyboard.type('rank 4');
+    await options.first().filter({ hasText: /^rank.*rank 4/ }).waitFor();
+    const ranks = await options.filter({ hasText: /^rank/ }).allInnerTexts();
+    assert.equal(ranks.length, 1, `the pids have the digit: ${ranks}`);
+    await page.keyboard.press('Escape');
+  });
+
   test('the palette of a view without a job finds the ranks of the newest job', async () => {
     made.change = (path, found) =>
       path === 'jobs'

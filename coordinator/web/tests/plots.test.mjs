@@ -11,6 +11,19 @@ import { series } from './ranks.mjs';
 import { drag, INCIDENT, keptHeading, made, page, plot, stepsOf, to, valueOf } from './tab.mjs';
 
 describe('the memory chart', { skip: noBrowser }, () => {
+  test('steps that no capture and no tape shows are said to be gone', async () => {
+    made.change = (path, found) =>
+      path === 'jobs' ? { jobs: found.jobs.map(of => ({ ...of, step_on_tapes: 300 })) } : found;
+    try {
+      await to('#/job/eval?rank=3&steps=100-200');
+      await page.getByText('what was alive then is not known, and no tape shows it any more').waitFor();
+      await to('#/job/eval?rank=3&steps=100-400');
+      await page.getByText('what was alive then is not known yet').waitFor();
+    } finally {
+      made.change = (_, found) => found;
+    }
+  });
+
   test('dragging over steps shows what they kept', async () => {
     await to(INCIDENT);
     await drag(plot(), [0.12, 0.5], [0.16, 0.5]);

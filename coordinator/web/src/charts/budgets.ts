@@ -27,6 +27,8 @@ export interface Budget {
 
 const FREE = 'free';
 const UNACCOUNTED = 'unaccounted';
+/** Where the free bytes are not known, they are within what is unaccounted. */
+const FREE_OR_NOT = 'free or unaccounted';
 
 // Devices and hosts share a legend: parts of one kind are the same bytes by two names. A layer of a
 // newer coordinator looks as what is unaccounted.
@@ -77,10 +79,11 @@ function ofDevice(
   const { layers, unaccounted_bytes: rest, device_bytes: size } = ledger;
   // The ledger goes from the outside in: what is free comes first there, and last here.
   const parts = layers.flatMap(of => (of.bytes ? [part(of.layer, of.bytes)] : [])).reverse();
-  if (rest && rest > 0) {
-    parts.splice(parts.at(-1)?.name === FREE ? -1 : parts.length, 0, part(UNACCOUNTED, rest));
-  }
   const unknown = layers.filter(layer => !isKnown(layer.bytes)).map(layer => layer.layer);
+  if (rest && rest > 0) {
+    const name = unknown.includes(FREE) ? FREE_OR_NOT : UNACCOUNTED;
+    parts.splice(parts.at(-1)?.name === FREE ? -1 : parts.length, 0, part(name, rest));
+  }
   // A rank that has ended holds nothing: these are its last bytes.
   const name = `${end ? '■ ' : ''}rank ${rank}${isOneOfSeveral ? `.${device}` : ''}`;
   return budget(name, rank, parts, unknown, size);
@@ -119,6 +122,7 @@ function budget(
   unknown: string[],
   size: number | null,
 ): Budget {
-  const used = sumOf(parts.filter(of => of.name !== FREE && of.name !== UNACCOUNTED));
+  const rest = [FREE, UNACCOUNTED, FREE_OR_NOT];
+  const used = sumOf(parts.filter(of => !rest.includes(of.name)));
   return { name, rank, parts, unknown, used, sum: sumOf(parts), size: size || null };
 }

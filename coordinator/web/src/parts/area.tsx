@@ -10,7 +10,7 @@ import { hasSteps, paths, report } from '../api';
 import { gridOf, type Ground, type Happened } from '../charts/heat';
 import { HeatMap } from '../charts/heat_map';
 import type { Area, Capture, Incident, Ranks } from '../types';
-import { whole } from '../units';
+import { rangeWords, whole } from '../units';
 import { trigger } from '../words';
 import { Section, Soft } from './basics';
 import { NotHeld } from './missing';
@@ -132,7 +132,7 @@ function Zoom({ unit }: { unit: string }) {
       ) : null}
       {ranks ? (
         <button type="button" class="pill" onClick={() => look({ ranks: null, steps: null })}>
-          {`ranks ${whole(ranks.from)} to ${whole(ranks.to)} ✕`}
+          {`${rangeWords('rank', ranks)} ✕`}
         </button>
       ) : null}
     </>

@@ -8,7 +8,7 @@ import { paths, report, type DifferencesOf } from '../api';
 import { isBaseline, textOf, type Baseline } from '../baseline';
 import { memtape } from '../terminal';
 import type { Difference, Differences, Group } from '../types';
-import { atSteps, bytes, isKnown, percent, plural, whole } from '../units';
+import { atSteps, bytes, isKnown, percent, plural, rangeWords, whole } from '../units';
 import { spaced } from '../words';
 import { Command, Section, Soft, Stack } from './basics';
 import { Table } from './table';
@@ -26,10 +26,8 @@ interface DiffersOf {
 /** What sets the ranks of the rectangle apart from all others. */
 export function WhatDiffers({ job, attempt, ranks, steps, unit }: DiffersOf) {
   const path = paths.differences({ job, attempt, ranks, steps });
-  const title =
-    ranks.from === ranks.to ? `rank ${ranks.from}` : `ranks ${ranks.from} to ${ranks.to}`;
   return (
-    <Section title={`What sets ${title} apart`}>
+    <Section title={`What sets ${rangeWords('rank', ranks)} apart`}>
       <Found path={path} sides={['these ranks', 'others']} unit={unit} />
     </Section>
   );

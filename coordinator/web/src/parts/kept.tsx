@@ -15,7 +15,7 @@ import { mayCapture } from '../captures';
 import { FlameGraph } from '../charts/flame_graph';
 import { memtape } from '../terminal';
 import type { Capture, Jobs, Kept, KeptLine } from '../types';
-import { bytes, plural, whole } from '../units';
+import { bytes, plural, rangeWords, whole } from '../units';
 import { Command, Section, Size, Soft, Stack } from './basics';
 import { Failed, FailedLater, HeldAt, heldIn, notShown, timeOf } from './held_at';
 import { Link } from './link';
@@ -37,17 +37,15 @@ export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptO
   const isMissing = capture?.step !== steps.to && !report;
   const jobs = useAnswer<Jobs>(isMissing ? paths.jobs : null).data?.jobs;
   const known = jobs?.find(of => of.job === job);
-  const range =
-    steps.from === steps.to
-      ? `${unit} ${whole(steps.from)}`
-      : `${unit}s ${whole(steps.from)} to ${whole(steps.to)}`;
+  const range = rangeWords(unit, steps);
+  const isOnTapes = mayCapture(known, attempt, steps.to);
   return (
     <Section title={`GPU memory allocated by rank ${rank} in ${range}, and kept`}>
       <p class="pills">
         <button type="button" class="pill" onClick={() => look({ steps: null })}>
           {`${range} ✕`}
         </button>
-        {isMissing && mayCapture(known, attempt, steps.to) ? (
+        {isMissing && isOnTapes ? (
           <CaptureAt job={job} step={steps.to} unit={unit} />
         ) : null}
       </p>
@@ -56,7 +54,9 @@ export function KeptInRange({ job, attempt, rank, steps, captures, unit }: KeptO
       ) : (
         <Soft>
           {`No capture of this attempt is at or after ${unit} ${whole(steps.to)}: `}
-          {'what was alive then is not known yet.'}
+          {isOnTapes || !known
+            ? 'what was alive then is not known yet.'
+            : 'what was alive then is not known, and no tape shows it any more.'}
         </Soft>
       )}
     </Section>

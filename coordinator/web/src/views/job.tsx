@@ -94,9 +94,11 @@ function Job({ ranks, incidents, earlier, captures, actions }: JobOf) {
           selected={selected}
           unit={unit}
         />
-        {chosen && !report && !(chosen.from === 0 && chosen.to >= ranks.count - 1) ? (
+        {!chosen || report ? null : chosen.from === 0 && chosen.to >= ranks.count - 1 ? (
+          <Soft>All ranks are chosen: choose fewer to see what sets them apart.</Soft>
+        ) : (
           <WhatDiffers job={job} attempt={attempt} ranks={chosen} steps={steps} unit={unit} />
-        ) : null}
+        )}
         {baseline ? (
           <BesideBaseline
             job={job}
