@@ -10,6 +10,18 @@ import { incident } from './incidents.mjs';
 import { series } from './ranks.mjs';
 import { drag, INCIDENT, keptHeading, made, page, plot, stepsOf, to, valueOf } from './tab.mjs';
 
+/** Loads an incident again whose memory is full after these steps. */
+async function reloadWithForecast(steps_to_oom_p10, steps_to_oom, steps_to_oom_p90) {
+  const forecast = { steps_to_oom_p10, steps_to_oom, steps_to_oom_p90 };
+  made.change = (path, found) => (path.startsWith('incidents/') ? { ...found, ...forecast } : found);
+  try {
+    await page.reload();
+    await settle(page);
+  } finally {
+    made.change = (_, found) => found;
+  }
+}
+
 describe('the memory chart', { skip: noBrowser }, () => {
   test('steps that no capture and no tape shows are said to be gone', async () => {
     made.change = (path, found) =>
@@ -120,16 +132,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
     const legend = () => page.locator('figcaption', { hasText: 'reserved' }).innerText();
     await to(INCIDENT);
     assert.doesNotMatch(await legend(), /after this chart/);
-    made.change = (path, found) =>
-      path.startsWith('incidents/')
-        ? { ...found, steps_to_oom_p10: 6000, steps_to_oom: 7040, steps_to_oom_p90: 8000 }
-        : found;
-    try {
-      await page.reload();
-      await settle(page);
-    } finally {
-      made.change = (_, found) => found;
-    }
+    await reloadWithForecast(6000, 7040, 8000);
     assert.match(await legend(), /after this chart: full about 7,000 steps after step 800/);
   });
 
@@ -146,16 +149,7 @@ describe('the memory chart', { skip: noBrowser }, () => {
     const marks = () => page.evaluate(() => window.drawn.filter(text => text.startsWith('●')));
     await to(INCIDENT);
     assert.equal((await marks()).at(-1), '● full about 1,000 steps after step 800');
-    made.change = (path, found) =>
-      path.startsWith('incidents/')
-        ? { ...found, steps_to_oom_p10: 0, steps_to_oom: 0, steps_to_oom_p90: 3 }
-        : found;
-    try {
-      await page.reload();
-      await settle(page);
-    } finally {
-      made.change = (_, found) => found;
-    }
+    await reloadWithForecast(0, 0, 3);
     assert.deepEqual([...new Set(await marks())], ['● memory is full']);
   });
 
